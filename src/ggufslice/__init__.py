@@ -1,0 +1,59 @@
+"""Cut any GGUF down to the experts, layers and tensors that you name, by fetching exactly the bytes that survive.
+
+>>> import ggufslice as gs
+>>> model = gs.open("model-00001-of-00014.gguf")                      # doctest: +SKIP
+>>> cut = model.pipe(gs.select_experts(16), gs.keep_layers(12))       # doctest: +SKIP
+>>> print(cut.write("small.gguf"))                                    # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from ggufslice.errors import (
+    AuthError,
+    BenchError,
+    FormatError,
+    GGUFSliceError,
+    MetadataKeyError,
+    MissingExtraError,
+    OutputError,
+    RangeNotSupportedError,
+    SourceChangedError,
+    SourceError,
+    TensorNotFoundError,
+    UnsupportedCutError,
+)
+from ggufslice.view import GGUF, Metadata, Tensor
+
+__version__ = "0.1.0"
+
+# Names that bring more modules with them are imported when they are first asked for: `import ggufslice` stays cheap.
+_LAZY: dict[str, str] = {}
+
+__all__ = [
+    "GGUF",
+    "AuthError",
+    "BenchError",
+    "FormatError",
+    "GGUFSliceError",
+    "Metadata",
+    "MetadataKeyError",
+    "MissingExtraError",
+    "OutputError",
+    "RangeNotSupportedError",
+    "SourceChangedError",
+    "SourceError",
+    "Tensor",
+    "TensorNotFoundError",
+    "UnsupportedCutError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
