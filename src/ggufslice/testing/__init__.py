@@ -1,7 +1,7 @@
 """Models and servers to test with: synthetic GGUF files, and loopback servers that misbehave on request.
 
-For unit tests of recipes and of tools built on ggufslice. Bytes are packed here with `struct` alone, not by ggufslice's own encoder, so
-they are an independent truth to compare with:
+For unit tests of recipes and of tools built on ggufslice. Bytes are packed here with `struct` alone, not by ggufslice's
+own encoder, so they are an independent truth to compare with:
 
 >>> import struct
 >>> from ggufslice import testing
@@ -25,21 +25,26 @@ and the same behind HTTP, where a fault in the path makes the server drop the fi
 (206, b'GGUF')
 [('GET', (0, 3), 206)]
 
-=========================================================== ==================================================================
-`Typed`, `TensorSpec`                                       a metadata value with its type; a tensor
-`build_gguf`, `split_gguf`, `write_shards`, `write_sparse`  bytes, shards' bytes, shards' files, a huge file of holes
-`synthetic`, `kimi_k3`                                      metadata and tensors of whole models
-`RangeServer`, `HubServer`                                  servers; the table of faults is in `ggufslice.testing.server`
-`ggufslice.testing.strategies`                              hypothesis strategies (needs the extra ``testing``)
-=========================================================== ==================================================================
+========================================================== =========================================================
+`Typed`, `TensorSpec`                                      a metadata value with its type; a tensor
+`build_gguf`, `split_gguf`, `write_shards`, `write_sparse` bytes, shards' bytes, shards as files, a file of holes
+`synthetic`, `kimi_k3`                                     metadata and tensors of whole models
+`RangeServer`, `HubServer`                                 servers; their faults: `ggufslice.testing.server`
+`ggufslice.testing.strategies`                             hypothesis strategies (needs the extra ``testing``)
+========================================================== =========================================================
 """
 
 from __future__ import annotations
 
-from ggufslice.testing._build import TensorSpec, Typed, build_gguf, split_gguf, write_shards, write_sparse
+from ggufslice.testing._build import build_gguf, split_gguf, write_shards, write_sparse
+from ggufslice.testing._http import Request
 from ggufslice.testing._models import kimi_k3, synthetic
+from ggufslice.testing._server import RangeServer
+from ggufslice.testing._specs import TensorSpec, Typed
 
 __all__ = [
+    "RangeServer",
+    "Request",
     "TensorSpec",
     "Typed",
     "build_gguf",

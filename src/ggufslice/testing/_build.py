@@ -7,145 +7,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ggufslice.testing._data import ByteOrder, random_bytes, size_of
+
+from ggufslice.testing._specs import VALUE_TYPES, Key, Metadata, TensorSpec, Typed, encoded
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Sequence
 
-Key: TypeAlias = str | bytes
-Metadata: TypeAlias = Mapping[Any, Any] | list[tuple[Any, Any]]
-"""Keys (text or bytes) and values; a list of pairs when a key shall come twice."""
-
-VALUE_TYPES: tuple[str, ...] = (
-    *("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "arr", "u64", "i64", "f64"),
-)  # fmt: skip
-"""Names of the GGUF value types; the position is the type's number in a file."""
+    from ggufslice.testing._data import ByteOrder
 
 _CODES = dict(zip(VALUE_TYPES, "BbHhIif?--Qqd", strict=True))
 _ALIGNMENT_KEY = "general.alignment"
 _DEFAULT_ALIGNMENT = 32
 _GAP_BYTE = b"\xaa"
-
-
-@attrs.frozen
-class Typed:
-    """A metadata value with its GGUF type.
-
-    Parameters
-    ----------
-    value
-        A number, a bool, text (or bytes, which needn't be UTF-8), or a list of such.
-    type
-        One of `VALUE_TYPES`: ``u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool str arr``.
-    element_type
-        The type of an array's elements. The elements of an array of arrays are `Typed` arrays.
-
-    Examples
-    --------
-    >>> Typed(3, "u16")
-    Typed(value=3, type='u16', element_type=None)
-    >>> nested = Typed([Typed([1, 2], "arr", "u8"), Typed([], "arr", "str")], "arr", "arr")
-    """
-
-    value: Any
-    type: str = attrs.field(validator=attrs.validators.in_(VALUE_TYPES))
-    element_type: str | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.in_(VALUE_TYPES))
-    )
-
-    def __attrs_post_init__(self) -> None:
-        """Arrays have an element type and nothing else does."""
-        if (self.type == "arr") != (self.element_type is not None):
-            raise ValueError(f"element_type is for arrays: type {self.type!r} with {self.element_type!r}")
-
-    @classmethod
-    def guess(cls, value: object) -> Typed:
-        """Give a plain Python value the type that it has in most files.
-
-        Text is ``str``, a bool ``bool``, an int ``u32`` (``i32`` when negative), a float ``f32``, and a list an array of what its
-        first element is (``i32`` when an int in it is negative).
-
-        Raises
-        ------
-        TypeError
-            There is no such type, or the list is empty: say `Typed` for what you mean.
-        """
-        match value:
-            case Typed():
-                return value
-            case bool():
-                return cls(value, "bool")
-            case int():
-                return cls(value, "i32" if value < 0 else "u32")
-            case float():
-                return cls(value, "f32")
-            case str() | bytes():
-                return cls(value, "str")
-            case [_, *_]:
-                types = {cls.guess(item).type for item in value}
-                kind = "i32" if types == {"i32", "u32"} else types.pop()
-                items = [cls.guess(item) for item in value] if kind == "arr" else list(value)
-                return cls(items, "arr", kind)
-        raise TypeError(f"{value!r} has no GGUF type of its own: use Typed(value, type)")
-
-
-@attrs.frozen
-class TensorSpec:
-    """A tensor of a file to be packed.
-
-    Parameters
-    ----------
-    name
-        The tensor's name; bytes when it isn't UTF-8.
-    ne
-        The dimensions in GGUF's own order, fastest first (the reverse of a numpy shape).
-    type
-        The ggml type id, or a ``gguf.GGMLQuantizationType``.
-    data
-        The exact bytes. None generates them: pseudo-random ones that depend on `seed` and `name` alone and dequantize to finite numbers
-        (around 1 for a norm, around 0 otherwise). A type that isn't known here needs explicit data.
-    fill
-        ``"zeros"`` generates zero bytes.
-    seed
-        Another seed, other bytes.
-    offset
-        Where the header says the tensor starts, in bytes from the start of the data section, for files that no writer would make.
-        None is behind the tensor before it.
-    """
-
-    name: Key
-    ne: tuple[int, ...] = attrs.field(converter=tuple[int, ...])
-    type: int = attrs.field(default=0, converter=int)
-    data: bytes | None = attrs.field(default=None, repr=False, kw_only=True)
-    fill: Literal["random", "zeros"] = attrs.field(default="random", kw_only=True)
-    seed: int = attrs.field(default=0, kw_only=True)
-    offset: int | None = attrs.field(default=None, kw_only=True)
-
-    @property
-    def n_bytes(self) -> int:
-        """The size of the data, without padding.
-
-        Raises
-        ------
-        ValueError
-            The type is unknown, or rows aren't whole blocks, and there is no explicit data.
-        """
-        return size_of(self.type, self.ne) if self.data is None else len(self.data)
-
-    def tobytes(self, byteorder: ByteOrder = "little") -> bytes:
-        """The data as it stands in a file of this byte order; explicit data is never changed."""
-        if self.data is not None:
-            return self.data
-        if self.fill == "zeros":
-            return bytes(self.n_bytes)
-        around = 1.0 if b"norm" in _encoded(self.name) else 0.0
-        return random_bytes(self.type, self.n_bytes, (self.seed, self.name), around=around, byteorder=byteorder)
 
 
 @attrs.frozen
@@ -156,20 +36,20 @@ class _Packer:
     byteorder: ByteOrder
 
     def number(self, code: str, value: object) -> bytes:
-        """One number; `code` is a letter of `struct`."""
+        """Pack a number; `code` is a letter of `struct`."""
         return struct.pack((">" if self.byteorder == "big" else "<") + code, value)
 
     def length(self, value: int) -> bytes:
-        """A count, a length or a dimension: 32 bits in version 1, 64 since."""
+        """Pack a count, a length or a dimension: 32 bits in version 1, 64 since."""
         return self.number("I" if self.version == 1 else "Q", value)
 
     def string(self, value: Key) -> bytes:
-        """A length and the bytes."""
-        data = _encoded(value)
+        """Pack a length and the bytes."""
+        data = encoded(value)
         return self.length(len(data)) + data
 
     def value(self, typed: Typed) -> bytes:
-        """A value without its type."""
+        """Pack a value without its type."""
         if typed.type == "str":
             return self.string(typed.value)
         if typed.type != "arr":
@@ -184,7 +64,7 @@ class _Packer:
         return head + struct.pack(f"{order}{len(typed.value)}{_CODES[kind]}", *typed.value)
 
     def header(self, pairs: Sequence[tuple[Key, Any]], tensors: Sequence[TensorSpec], offsets: Sequence[int]) -> bytes:
-        """Everything before the data section, unpadded."""
+        """Pack everything before the data section, unpadded."""
         parts = [b"GGUF", self.number("I", self.version), self.length(len(tensors)), self.length(len(pairs))]
         for key, value in pairs:
             typed = Typed.guess(value)
@@ -196,7 +76,7 @@ class _Packer:
         return b"".join(parts)
 
 
-def build_gguf(  # noqa: PLR0913 - each keyword is one way in which files differ
+def build_gguf(
     metadata: Metadata,
     tensors: Iterable[TensorSpec] = (),
     *,
@@ -208,7 +88,8 @@ def build_gguf(  # noqa: PLR0913 - each keyword is one way in which files differ
 ) -> bytes:
     """Pack one GGUF file.
 
-    The defaults give a canonical file: tensors in table order, without gaps, aligned, the last one padded, nothing behind it.
+    The defaults give a canonical file: tensors in table order, without gaps, aligned, the last one padded,
+    nothing behind it.
 
     Parameters
     ----------
@@ -221,12 +102,13 @@ def build_gguf(  # noqa: PLR0913 - each keyword is one way in which files differ
     byteorder
         Of every number, the tensors' generated data included.
     alignment
-        Bytes that tensors are aligned to. None is what the metadata's ``general.alignment`` says, or 32. A number is added to the
-        metadata as that key unless it is 32 or the key is there; a key that says otherwise makes an inconsistent file.
+        Bytes that tensors are aligned to. None is what the metadata's ``general.alignment`` says, or 32. A number
+        is added to the metadata as that key unless it is 32 or the key is there; a key that says otherwise makes
+        an inconsistent file.
     pad_last
         False ends the file with the last tensor's last byte.
     gap
-        Bytes of rubbish before each tensor but the first; padding is added to them.
+        At least so many bytes of rubbish before each tensor but the first.
 
     Returns
     -------
@@ -278,7 +160,7 @@ def write_sparse(path: str | os.PathLike[str], metadata: Metadata, tensors: Iter
     return target
 
 
-def split_gguf(  # noqa: PLR0913 - as build_gguf, of which it is the sharded form
+def split_gguf(
     metadata: Metadata,
     tensors: Iterable[TensorSpec],
     n_shards: int,
@@ -310,7 +192,7 @@ def split_gguf(  # noqa: PLR0913 - as build_gguf, of which it is the sharded for
     return [build_gguf(pairs, part, version=version, byteorder=byteorder) for pairs, part in parts]
 
 
-def write_shards(  # noqa: PLR0913 - split_gguf plus where and how to write
+def write_shards(
     folder: str | os.PathLike[str],
     stem: str,
     metadata: Metadata,
@@ -350,7 +232,7 @@ def write_shards(  # noqa: PLR0913 - split_gguf plus where and how to write
     return paths
 
 
-def _plan(  # noqa: PLR0913 - the arguments of build_gguf
+def _plan(
     metadata: Metadata,
     specs: Sequence[TensorSpec],
     version: int,
@@ -360,12 +242,12 @@ def _plan(  # noqa: PLR0913 - the arguments of build_gguf
     pad_last: bool,
     gap: int,
 ) -> tuple[bytes, list[int], int, int]:
-    """The padded header, each tensor's offset, the size of the file, and the alignment."""
+    """Lay the file out: the padded header, each tensor's offset, the size of the file, and the alignment."""
     pairs = _pairs(metadata)
     if alignment is None:
-        stated = [Typed.guess(value).value for key, value in pairs if _encoded(key) == _ALIGNMENT_KEY.encode()]
+        stated = [Typed.guess(value).value for key, value in pairs if encoded(key) == _ALIGNMENT_KEY.encode()]
         alignment = int(stated[0]) if stated else _DEFAULT_ALIGNMENT
-    elif alignment != _DEFAULT_ALIGNMENT and all(_encoded(key) != _ALIGNMENT_KEY.encode() for key, _ in pairs):
+    elif alignment != _DEFAULT_ALIGNMENT and all(encoded(key) != _ALIGNMENT_KEY.encode() for key, _ in pairs):
         pairs = [*pairs, (_ALIGNMENT_KEY, Typed(alignment, "u32"))]
     offsets: list[int] = []
     end = 0
@@ -385,7 +267,7 @@ def _plan(  # noqa: PLR0913 - the arguments of build_gguf
 def _split(
     metadata: Metadata, specs: Sequence[TensorSpec], n_shards: int, *, no_tensor_first: bool
 ) -> Iterator[tuple[list[tuple[Any, Any]], Sequence[TensorSpec]]]:
-    """The metadata and tensors of each shard."""
+    """Yield the metadata and tensors of each shard."""
     filled = n_shards - no_tensor_first
     if n_shards < 1 or filled > len(specs) or (filled < 1 and specs):
         raise ValueError(f"{len(specs)} tensors can't fill {filled} of {n_shards} shards")
@@ -399,7 +281,7 @@ def _split(
             bounds.append(index)
         so_far += spec.n_bytes
     bounds.append(len(specs))
-    for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (start, stop) in enumerate(pairwise(bounds)):
         keys = [
             ("split.no", Typed(number, "u16")),
             ("split.tensors.count", Typed(len(specs), "i32")),
@@ -412,10 +294,6 @@ def _pairs(metadata: Metadata) -> list[tuple[Any, Any]]:
     return list(metadata.items()) if isinstance(metadata, Mapping) else list(metadata)
 
 
-def _encoded(value: Key) -> bytes:
-    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-
-
 def _up(value: int, alignment: int) -> int:
-    """The next multiple."""
+    """Round up to a multiple of the alignment."""
     return value + -value % alignment

@@ -56,7 +56,7 @@ _Q8_K, _IQ1_M, _MXFP4, _NVFP4 = 15, 29, 39, 40
 
 
 def size_of(tensor_type: int, ne: Sequence[int]) -> int:
-    """Bytes of a tensor of a known type.
+    """Return the bytes of a tensor of a known type.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def size_of(tensor_type: int, ne: Sequence[int]) -> int:
 
 
 def random_bytes(tensor_type: int, n_bytes: int, seed: object, *, around: float, byteorder: ByteOrder) -> bytes:
-    """Pseudo-random tensor data: the same for the same `seed` everywhere, and finite when dequantized.
+    """Make pseudo-random tensor data: the same for the same `seed` everywhere, and finite when dequantized.
 
     Parameters
     ----------

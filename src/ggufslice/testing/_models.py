@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain, count, islice, product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ggufslice.testing._build import TensorSpec, Typed
 from ggufslice.testing._data import BLOCKS
+from ggufslice.testing._specs import TensorSpec, Typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ _F32, _F16, _Q8_0, _Q6_K, _IQ2_XXS, _IQ1_S = 0, 1, 8, 14, 16, 19
 _NORMAL, _CONTROL = 1, 3  # token types
 
 
-def synthetic(  # noqa: PLR0913 - the shape of a model is as many numbers
+def synthetic(  # noqa: C901, PLR0913 - the shape of a model is as many numbers, each a branch
     architecture: str = "qwen3moe",
     *,
     layers: int = 4,
@@ -46,10 +46,10 @@ def synthetic(  # noqa: PLR0913 - the shape of a model is as many numbers
     tensors: Iterable[TensorSpec] = (),
     seed: int = 0,
 ) -> Model:
-    """A tiny transformer, of experts or dense, under any architecture's name.
+    """Make a tiny transformer, of experts or dense, under any architecture's name.
 
-    The defaults are a ``qwen3moe`` of 0.5 MB that llama.cpp loads and runs. Other architectures get the same tensors under their own
-    keys: flexible, and exact only where `metadata` and `tensors` make it so.
+    The defaults are a ``qwen3moe`` of 0.5 MB that llama.cpp loads and runs. Other architectures get the same
+    tensors under their own keys: flexible, and exact only where `metadata` and `tensors` make it so.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def synthetic(  # noqa: PLR0913 - the shape of a model is as many numbers
     experts, used
         Routed experts of a layer and how many a token uses; 0 experts make a dense model.
     width, heads, kv_heads, head_dim, ffn, expert_ffn, vocab
-        Dimensions: the residual stream, attention, the dense and the experts' feed-forward, and the vocabulary (a byte-level
-        tokenizer that works from 257 tokens on).
+        Dimensions: the residual stream, attention, the dense and the experts' feed-forward, and the vocabulary (a
+        byte-level tokenizer that works from 257 tokens on).
     dense_lead
         So many first layers are dense (``leading_dense_block_count``).
     shared
@@ -73,7 +73,8 @@ def synthetic(  # noqa: PLR0913 - the shape of a model is as many numbers
     router_bias, expert_bias, selection_bias, scales
         Add ``ffn_gate_inp.bias``, ``ffn_*_exps.bias``, ``exp_probs_b.bias`` and ``ffn_*_exps.scale``.
     tensor_type, expert_type
-        ggml types of the matrices and of the experts' ones (None: the same). Where rows aren't whole blocks, it is F16.
+        ggml types of the matrices and of the experts' ones (None: the same). Where rows aren't whole blocks, it is
+        F16.
     metadata
         Keys to add or replace; the value None removes one.
     tensors
@@ -172,7 +173,7 @@ def synthetic(  # noqa: PLR0913 - the shape of a model is as many numbers
     return described, list(by_name.values())
 
 
-def kimi_k3(  # noqa: PLR0913 - the shape of a model is as many numbers
+def kimi_k3(  # noqa: PLR0915 - a statement for each tensor of the architecture
     *,
     layers: int = 93,
     experts: int = 896,
@@ -185,22 +186,23 @@ def kimi_k3(  # noqa: PLR0913 - the shape of a model is as many numbers
     vocab: int = 163_840,
     seed: int = 0,
 ) -> Model:
-    """A model of Kimi-K3's architecture (``kimi-k3``), at its own size or any smaller one.
+    """Make a model of Kimi-K3's architecture (``kimi-k3``), at its own size or any smaller one.
 
-    Every fourth layer (``i % 4 == 3``) has latent attention (MLA), the others Kimi delta attention (KDA); layer 0 is dense, and the
-    routed experts work in a space of half the width. With the defaults the tensors have about 594 GB, which only `write_sparse` or
-    `write_shards(sparse=True)` should write. All other dimensions follow the width.
+    Every fourth layer (``i % 4 == 3``) has latent attention (MLA), the others Kimi delta attention (KDA); layer 0
+    is dense, and the routed experts work in a space of half the width. With the defaults the tensors have about
+    594 GB, which only `write_sparse` or `write_shards(sparse=True)` should write. All other dimensions follow the
+    width.
 
     Parameters
     ----------
     layers, experts, used
         Blocks, routed experts in each but the first, and experts used a token.
     width
-        The residual stream. Of 16, with 512 tokens, the full 93 layers of 896 experts take 37 MB. Where rows aren't whole blocks of
-        the large model's type, which is so in such a narrow one, a matrix is F16.
+        The residual stream. Of 16, with 512 tokens, the full 93 layers of 896 experts take 37 MB. Where rows
+        aren't whole blocks of the large model's type, as in such a narrow one, a matrix is F16.
     latent, expert_ffn, heads
-        The experts' width (half of `width`), their feed-forward (three sevenths), and attention heads (three for every 224); None
-        takes the proportion in brackets.
+        The experts' width (half of `width`), their feed-forward (three sevenths), and attention heads (three for
+        every 224); None takes the proportion in brackets.
     head_dim
         Of a KDA head. llama.cpp has kernels for 64 and 128.
     vocab
@@ -215,7 +217,8 @@ def kimi_k3(  # noqa: PLR0913 - the shape of a model is as many numbers
 
     Notes
     -----
-    Names, keys and shapes are those that llama.cpp b11434 loads. A narrow one that it loads and runs with the large model's types is
+    Names, keys and shapes are those that llama.cpp b11434 loads. A narrow one that it loads and runs with the
+    large model's types is
     ``kimi_k3(layers=8, experts=8, used=2, width=256, latent=256, expert_ffn=256, vocab=512)``.
 
     Examples
@@ -332,12 +335,12 @@ def kimi_k3(  # noqa: PLR0913 - the shape of a model is as many numbers
 
 
 def _fit(kind: int, row: int) -> int:
-    """The wanted type, or F16 where rows of this length aren't whole blocks of it."""
+    """Choose the wanted type, or F16 where rows of this length aren't whole blocks of it."""
     return kind if row % BLOCKS[kind][0] == 0 else _F16
 
 
 def _describe(architecture: str, name: str, keys: Mapping[str, Any], vocab: int) -> dict[str, Any]:
-    """The metadata: general keys, the architecture's, a tokenizer."""
+    """Put the metadata together: general keys, the architecture's, a tokenizer."""
     tokens, merges = _vocabulary(vocab)
     return {
         "general.architecture": architecture,
@@ -360,7 +363,7 @@ _END = 256  # the token behind the 256 single bytes
 
 
 def _vocabulary(size: int) -> tuple[list[str], list[str]]:
-    """Tokens of a byte-level tokenizer, and the merges that make those which are longer than one byte."""
+    """Make the tokens of a byte-level tokenizer, and the merges behind those of several bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = count(0x100)  # a byte that doesn't print is written as a letter from there on
     letters = [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
