@@ -163,8 +163,6 @@ class HeaderParser:
 
     def _need(self, end: int, what: str) -> Generator[int]:
         """Wait until the buffer reaches `end`, after checking that the file can hold it."""
-        if end <= len(self._buffer):
-            return
         if self._size is not None and end > self._size:
             raise self._fail(
                 f"{what} would end at byte {end}, but the file has {self._size}: it is truncated or its header is wrong"
@@ -280,13 +278,11 @@ class HeaderParser:
             raise self._fail(f"{what} claims an array of {count} elements, over the limit of {_MAX_LENGTH}")
         if number == ARRAY:
             self._room(at, count, 12, f"the {count} arrays of {what}")
-            inner: dict[str, None] = {}
+            inner = set()
             for _ in range(count):
                 type_, at = yield from self._array(at, what, depth + 1)
-                inner[type_] = None
-            if len(inner) > 1:
-                raise self._fail(f"{what} mixes arrays of {' and '.join(inner)}")
-            return f"arr[{next(iter(inner), 'arr[u8]')}]", at
+                inner.add(type_)
+            return f"arr[{inner.pop() if len(inner) == 1 else 'arr'}]", at
         name = type_name(number)
         if name is None:
             raise self._fail(f"{what} has the element type {number}, which does not exist")
