@@ -67,6 +67,12 @@ class TensorType(int):
                 return cls(number)
         raise ValueError(f"no tensor type is called {name!r}")
 
+    # Spelled out for type checkers, which take two kinds of int for values that are never equal.
+    def __eq__(self, other: object) -> bool:
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
     def __repr__(self) -> str:
         return self.name
 
