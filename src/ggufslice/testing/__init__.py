@@ -38,11 +38,13 @@ from __future__ import annotations
 
 from ggufslice.testing._build import build_gguf, split_gguf, write_shards, write_sparse
 from ggufslice.testing._http import Request
+from ggufslice.testing._hub import HubServer
 from ggufslice.testing._models import kimi_k3, synthetic
 from ggufslice.testing._server import RangeServer
 from ggufslice.testing._specs import TensorSpec, Typed
 
 __all__ = [
+    "HubServer",
     "RangeServer",
     "Request",
     "TensorSpec",

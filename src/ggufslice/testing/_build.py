@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-
 from ggufslice.testing._specs import VALUE_TYPES, Key, Metadata, TensorSpec, Typed, encoded
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def build_gguf(
     end = len(head)
     for spec, offset in zip(specs, offsets, strict=True):
         start = len(head) + offset
-        if start > end:
+        if gap and start > end:
             file[end:start] = _GAP_BYTE * (start - end)
         file[start : start + spec.n_bytes] = spec.tobytes(byteorder)
         end = len(head) + _up(offset + spec.n_bytes, aligned)

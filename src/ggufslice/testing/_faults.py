@@ -97,7 +97,7 @@ def parse_path(path: str) -> tuple[list[tuple[Segment, str]], str]:
     Returns
     -------
     tuple of list and str
-        Each fault with the path behind it, and the path behind all.
+        Each fault with the path behind it, and the path behind all; both with their escapes.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def parse_path(path: str) -> tuple[list[tuple[Segment, str]], str]:
             params[key] = type(params[key])(value)
         rest = slash + behind or "/"
         found.append((Segment(f"{path}#{len(found)}", FAULTS[name], params), rest))
-    return found, unquote(rest)
+    return found, rest
 
 
 def _status(found: Entity | Reply, params: Params, visit: Visit) -> Reply:

@@ -32,7 +32,8 @@ class Request:
     status
         Of the reply.
     sent
-        Bytes of the reply's body handed to the connection so far, without the framing of chunks.
+        Bytes of the reply's body handed to the connection so far, without the framing of chunks. When the client hangs
+        up, up to the last MiB of them may not have left.
     """
 
     method: str

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote
 
 import attrs
 
@@ -24,8 +25,9 @@ from ggufslice.testing._http import Content, Entity, Piece, Reply, Request, enti
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
-_SENDFILE = 8 << 20
+_SENDFILE = 1 << 20
 _LINGER = struct.Struct("ii")
 _EPOCH = formatdate(0, usegmt=True)  # contents in memory have no time of change
 
@@ -114,15 +116,15 @@ class RangeServer:
         """Put the server's clock forward, so that signed links expire without anyone waiting."""
         self._ahead += seconds
 
-    def find(self, path: str, _visit: Visit) -> Entity | Reply:
-        """Look up what a path, unescaped and without faults, stands for."""
-        name = path.removeprefix("/")
+    def find(self, visit: Visit) -> Entity | Reply:
+        """Look up what the path behind all faults (`Visit.rest`) stands for."""
+        name = unquote(visit.rest).removeprefix("/")
         if isinstance(self._root, Mapping):
             content = self._root.get(name)
         else:
             file = (self._root / name).resolve()
             content = file if file.is_relative_to(self._root) and file.is_file() else None
-        return text_reply(404, f"there is no {path}") if content is None else self.entity(name, content)
+        return text_reply(404, f"there is no {name}") if content is None else self.entity(name, content)
 
     def entity(self, name: str, content: Content) -> Entity:
         """Describe a content, with a strong ETag."""
@@ -151,13 +153,13 @@ class RangeServer:
             method=method,
             target=target,
             headers=headers,
-            rest=path,
+            rest=plain,
             now=time.time() + self._ahead,
             here=self.url().rstrip("/"),
             other=self._other.url().rstrip("/") if self._other else None,
             count=self._count,
         )
-        found = self.find(plain, visit)
+        found = self.find(visit)
         late = []
         for segment, rest in segments:
             visit = attrs.evolve(visit, rest=rest)
@@ -272,7 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 - the name that the base class looks for
 
-    def _send(self, reply: Reply, count: Any) -> None:
+    def _send(self, reply: Reply, count: Callable[[int], None]) -> None:
         lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}", f"Date: {formatdate(usegmt=True)}"]
         lines += [f"{name}: {value}" for name, value in reply.headers.items()]
         if reply.framing == "length":
@@ -301,19 +303,22 @@ class _Handler(BaseHTTPRequestHandler):
         elif reply.ending == "stall":
             self._stall()
 
-    def _send_piece(self, piece: Piece, reply: Reply, count: Any) -> None:
+    def _send_piece(self, piece: Piece, reply: Reply, count: Callable[[int], None]) -> None:
+        """Send bytes, each counted before it goes: a client that has it finds it in the log."""
         if isinstance(piece.content, Path) and not (piece.flipped or reply.pace or reply.framing == "chunked"):
             with piece.content.open("rb") as file:
                 for start in range(piece.start, piece.stop, _SENDFILE):
-                    count(self.connection.sendfile(file, start, min(_SENDFILE, piece.stop - start)))
+                    n_bytes = min(_SENDFILE, piece.stop - start)
+                    count(n_bytes)
+                    self.connection.sendfile(file, start, n_bytes)
             return
         begun, due = time.monotonic(), 0.0
         for chunk in piece.chunks(reply.pace[0]) if reply.pace else piece.chunks():
+            count(len(chunk))
             if reply.framing == "chunked":
                 self.connection.sendall(b"".join([b"%x\r\n" % len(chunk), chunk, b"\r\n"]))
             else:
                 self.connection.sendall(chunk)
-            count(len(chunk))
             if reply.pace:
                 due += reply.pace[1]
                 if self.server.closing.wait(max(0.0, begun + due - time.monotonic())):

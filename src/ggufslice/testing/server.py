@@ -44,7 +44,7 @@ the body
 `cut:n=0,length=yes`                             The connection closes after `n` bytes. ``length=no``: there was no
                                                  Content-Length to tell.
 `overlong:by=1,length=yes`                       So many bytes too many, with a Content-Length that counts them, or none.
-`reset:n=0`                                      The connection is reset after about `n` bytes (a reset may overtake the last).
+`reset:n=0`                                      The connection is reset after about `n` bytes (it may overtake the last).
 `stall:n=0`                                      Nothing comes after `n` bytes, and the connection stays open.
 `drip:n=1,every=1.0`                             `n` bytes, a pause of so many seconds, and so on.
 `rate:bytes_per_s=30000000`                      No faster than this on each connection.
@@ -59,9 +59,10 @@ import sys
 import threading
 
 from ggufslice.testing._http import Request
+from ggufslice.testing._hub import HubServer
 from ggufslice.testing._server import RangeServer
 
-__all__ = ["RangeServer", "Request", "main"]
+__all__ = ["HubServer", "RangeServer", "Request", "main"]
 
 
 def main(argv: list[str] | None = None) -> int:
