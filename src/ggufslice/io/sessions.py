@@ -1,0 +1,130 @@
+"""HTTP sessions of this process: one for each origin and role, without shared cookies or default credentials."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import attrs
+from fsspec.implementations.http import get_client as default_client
+
+from ggufslice.io.loop import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["Session", "close_sessions", "session_for"]
+
+_Key = tuple[str, str, int]
+
+
+@attrs.define
+class Session:
+    """A session, how its origin is reached, and who uses it.
+
+    Parameters
+    ----------
+    client
+        The session itself.
+    route
+        Arguments of each request: the proxy.
+    users
+        The sources that use it.
+    client_kwargs
+        What it was made with; held, since its identity is part of the key.
+    """
+
+    client: aiohttp.ClientSession
+    route: Mapping[str, Any]
+    users: set[object] = attrs.field(factory=set)
+    client_kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+_sessions: dict[_Key, Session] = {}
+_parents: list[Session] = []
+"""Sessions of the process that this one was forked from: never used, and never collected, since that would complain."""
+
+
+async def session_for(origin: str, role: str, user: object, storage_options: Mapping[str, Any]) -> Session:
+    """Return the session for an origin in a role.
+
+    Parameters
+    ----------
+    origin
+        Scheme, host and port.
+    role
+        ``"entry"`` where credentials may be sent, ``"target"`` behind a redirect to somewhere else.
+    user
+        Who wants it; see `close_sessions`.
+    storage_options
+        For the role ``"entry"``: ``client_kwargs`` and ``get_client`` as fsspec's HTTP file system takes them.
+    """
+    client_kwargs: Mapping[str, Any] = storage_options.get("client_kwargs") or {}
+    key = (origin, role, id(client_kwargs) if client_kwargs else 0)
+    found = _sessions.get(key)
+    if found is None:
+        kwargs = {
+            "connector": None
+            if "connector" in client_kwargs
+            else aiohttp.TCPConnector(limit=0),  # callers bound what is asked at once
+            "cookie_jar": aiohttp.DummyCookieJar(),
+            **client_kwargs,
+            "auto_decompress": False,
+            "requote_redirect_url": False,
+            # aiohttp would take credentials from .netrc too, and send them to whichever host a redirect leads to.
+            "trust_env": False,
+        }
+        client = await storage_options.get("get_client", default_client)(**kwargs)
+        route = _route(origin) if client_kwargs.get("trust_env", True) else {}
+        found = _sessions[key] = Session(client, route, client_kwargs=client_kwargs)
+    found.users.add(user)
+    return found
+
+
+def _route(origin: str) -> dict[str, Any]:
+    """Return the proxy that the environment names for an origin, as arguments of a request."""
+    parts = urlsplit(origin)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.netloc) or proxy_bypass(parts.hostname or ""):
+        return {}
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    address = urlsplit(proxy)
+    clean = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+    auth = aiohttp.BasicAuth(unquote(address.username), unquote(address.password or "")) if address.username else None
+    return {"proxy": clean, "proxy_auth": auth}
+
+
+async def close_sessions(users: Iterable[object]) -> None:
+    """Take users off all sessions, and close the sessions that nobody uses any more."""
+    gone = set(users)
+    for key, session in list(_sessions.items()):
+        session.users -= gone
+        if not session.users:
+            del _sessions[key]
+            await session.client.close()
+
+
+async def _close_all() -> None:
+    while _sessions:
+        await _sessions.popitem()[1].client.close()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    if _sessions:
+        run(_close_all())
+
+
+def _leave_to_parent() -> None:
+    _parents.extend(_sessions.values())
+    _sessions.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
