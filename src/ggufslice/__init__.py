@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ggufslice.errors import (
     AuthError,
@@ -27,15 +27,37 @@ from ggufslice.errors import (
 )
 from ggufslice.view import GGUF, Metadata, Tensor
 
+if TYPE_CHECKING:
+    from ggufslice.ops import (
+        drop_tensors,
+        keep_tensors,
+        remove_metadata,
+        rename_tensors,
+        select_experts,
+        set_expert_used,
+        set_metadata,
+    )
+    from ggufslice.selection import ExpertPlan
+
 __version__ = "0.1.0"
 
 # Names that bring more modules with them are imported when they are first asked for: `import ggufslice` stays cheap.
-_LAZY: dict[str, str] = {}
+_LAZY: dict[str, str] = {
+    "ExpertPlan": "ggufslice.selection",
+    "drop_tensors": "ggufslice.ops",
+    "keep_tensors": "ggufslice.ops",
+    "remove_metadata": "ggufslice.ops",
+    "rename_tensors": "ggufslice.ops",
+    "select_experts": "ggufslice.ops",
+    "set_expert_used": "ggufslice.ops",
+    "set_metadata": "ggufslice.ops",
+}
 
 __all__ = [
     "GGUF",
     "AuthError",
     "BenchError",
+    "ExpertPlan",
     "FormatError",
     "GGUFSliceError",
     "Metadata",
@@ -48,6 +70,13 @@ __all__ = [
     "Tensor",
     "TensorNotFoundError",
     "UnsupportedCutError",
+    "drop_tensors",
+    "keep_tensors",
+    "remove_metadata",
+    "rename_tensors",
+    "select_experts",
+    "set_expert_used",
+    "set_metadata",
 ]
 
 
