@@ -15,6 +15,7 @@ import attrs
 import pytest
 
 from ggufslice.testing import RangeServer
+from rawhttp import fetch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,43 +24,6 @@ if TYPE_CHECKING:
 
 DATA = bytes(range(256)) * 40
 FLIPPED = bytes(255 - byte for byte in DATA)
-
-
-@attrs.frozen
-class Got:
-    """A reply, read to its end; `error` is what the reading ended with."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    error: type[BaseException] | None = None
-
-
-def fetch(url: str, byte_range: str = "", method: str = "GET", read: int | None = None, **headers: str) -> Got:
-    """Ask without following redirects, on a connection of its own."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=20)
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    if byte_range:
-        sent["Range"] = f"bytes={byte_range}"
-    body = bytearray()
-    error: type[BaseException] | None = None
-    try:
-        connection.request(method, url[url.index(parts.netloc) + len(parts.netloc) :], headers=sent)
-        reply = connection.getresponse()
-        status = reply.status
-        told = {name.lower(): value for name, value in reply.getheaders()}
-        try:
-            while len(body) != read and (byte := reply.read(1)):
-                body += byte
-        except (OSError, http.client.HTTPException) as ending:
-            error = type(ending)
-        if read is None and error is None and reply.length:
-            error = http.client.IncompleteRead  # read(1) says nothing of the bytes that are missing
-        reply.close()
-    finally:
-        connection.close()
-    return Got(status, told, bytes(body), error)
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -96,13 +60,13 @@ def test_conditions(server: RangeServer) -> None:
     url = server.url("m.gguf")
     etag, modified = (fetch(url).headers[name] for name in ("etag", "last-modified"))
 
-    assert fetch(url, "0-3", If_Match=etag).status == 206
-    assert fetch(url, "0-3", If_Match=f'"x", {etag}').status == 206
-    assert fetch(url, "0-3", If_Match='"x"').status == 412
-    assert fetch(server.url("~weak-etag/m.gguf"), "0-3", If_Match=f"W/{etag}").status == 412
-    assert fetch(url, "0-3", If_Range=etag).status == 206
-    assert fetch(url, "0-3", If_Range=modified).status == 206
-    assert fetch(url, "0-3", If_Range='"x"').status == 200
+    assert fetch(url, "0-3", headers={"If-Match": etag}).status == 206
+    assert fetch(url, "0-3", headers={"If-Match": f'"x", {etag}'}).status == 206
+    assert fetch(url, "0-3", headers={"If-Match": '"x"'}).status == 412
+    assert fetch(server.url("~weak-etag/m.gguf"), "0-3", headers={"If-Match": f"W/{etag}"}).status == 412
+    assert fetch(url, "0-3", headers={"If-Range": etag}).status == 206
+    assert fetch(url, "0-3", headers={"If-Range": modified}).status == 206
+    assert fetch(url, "0-3", headers={"If-Range": '"x"'}).status == 200
 
 
 def test_connections_are_kept_and_requests_logged(server: RangeServer) -> None:
@@ -272,15 +236,17 @@ def test_a_file_that_changes_gets_another_etag(serve: Serve) -> None:
 def test_gzip(server: RangeServer) -> None:
     packed = gzip.compress(DATA, mtime=0)
     url = server.url("~gzip/m.gguf")
-    got = fetch(url, Accept_Encoding="gzip, br")
+    got = fetch(url, headers={"Accept-Encoding": "gzip, br"})
 
     assert (got.headers["content-encoding"], got.body) == ("gzip", packed)
-    assert fetch(url, "0-9", Accept_Encoding="gzip").body == packed[:10]
-    assert fetch(url, "0-9", Accept_Encoding="identity").body == DATA[:10]
-    assert fetch(server.url("~gzip:always=yes,ranges=no/m.gguf"), "0-9", Accept_Encoding="identity").body == packed
-    assert fetch(server.url("~gzip/m.gguf"), method="HEAD", Accept_Encoding="gzip").headers["content-length"] == str(
-        len(packed)
+    assert fetch(url, "0-9", headers={"Accept-Encoding": "gzip"}).body == packed[:10]
+    assert fetch(url, "0-9", headers={"Accept-Encoding": "identity"}).body == DATA[:10]
+    assert (
+        fetch(server.url("~gzip:always=yes,ranges=no/m.gguf"), "0-9", headers={"Accept-Encoding": "identity"}).body == packed
     )
+    assert fetch(server.url("~gzip/m.gguf"), method="HEAD", headers={"Accept-Encoding": "gzip"}).headers[
+        "content-length"
+    ] == str(len(packed))
 
 
 def test_head_and_tokens(server: RangeServer) -> None:
@@ -288,7 +254,7 @@ def test_head_and_tokens(server: RangeServer) -> None:
     assert fetch(server.url("~no-head:code=403/m.gguf"), method="HEAD").status == 403
     assert fetch(server.url("~no-head/m.gguf")).status == 200
     assert fetch(server.url("~auth:token=t/m.gguf")).status == 401
-    assert fetch(server.url("~auth:token=t/m.gguf"), Authorization="Bearer t").status == 200
+    assert fetch(server.url("~auth:token=t/m.gguf"), headers={"Authorization": "Bearer t"}).status == 200
 
 
 def test_redirects_keep_the_faults_behind_them(server: RangeServer) -> None:
@@ -321,7 +287,7 @@ def test_signed_links_expire(style: str, serve: Serve) -> None:
     assert ("X-Amz-Expires=3600&" in first) == (style == "amz")
     assert ("Expires=" in first) == (style == "expires") or style == "amz"
     assert [fetch(limited, "0-1").status for _ in range(3)] == [206, 206, 403]
-    assert fetch(first, "0-1", Authorization="Bearer t").status == 400
+    assert fetch(first, "0-1", headers={"Authorization": "Bearer t"}).status == 400
     assert fetch(first.replace("%3B%20", ";%20"), "0-1").status == 403
     assert fetch(cdn.url("~signed/m.gguf")).status == 403
     cdn.advance(3500)
