@@ -50,8 +50,7 @@ class LocalSource:
             It has another size or modification time.
         """
         try:
-            file = open(self.path, "rb", buffering=0)  # noqa: SIM115, PTH123 - the caller closes it; a Path can't be had
-            for less
+            file = open(self.path, "rb", buffering=0)  # noqa: SIM115, PTH123 - the caller closes it; the path is a string
         except OSError as error:
             raise SourceError(f"{self.path}: {error.strerror or error}") from None
         try:
