@@ -157,7 +157,7 @@ def _sign(_found: Entity | Reply, params: Params, visit: Visit) -> Reply:
     to = params["to"] or ("other" if visit.other else "same")
     path = (f"/~signed:uses={params['uses']}" if params["uses"] else "/~signed") + visit.rest
     link = signed_link(path, visit.now, params["seconds"], params["style"])
-    return text_reply(params["code"], "", {"Location": visit.origin(to) + link})
+    return text_reply(302, "", {"Location": visit.origin(to) + link})
 
 
 def signed_link(path: str, now: float, seconds: int, style: str) -> str:
@@ -326,7 +326,7 @@ FAULTS: Mapping[str, Fault] = {
     "auth": Fault({"token": ""}, before=_auth),
     "no-head": Fault({"code": 405}, before=_no_head),
     "redirect": Fault({"to": "same", "code": 302}, before=_redirect),
-    "sign": Fault({"to": "", "uses": 0, "seconds": 3600, "style": "expires", "code": 302}, before=_sign),
+    "sign": Fault({"to": "", "uses": 0, "seconds": 3600, "style": "expires"}, before=_sign),
     "signed": Fault({"uses": 0}, before=_signed),
     "new-etag": Fault({}, before=_new_etag),
     "swap": Fault({"etag": "new"}, before=_swap),
