@@ -12,9 +12,10 @@ from gguf import GGMLQuantizationType
 
 from ggufslice.errors import MetadataKeyError, TensorNotFoundError, UnsupportedCutError
 from ggufslice.spans import Literal, SourceRef, Span
+from ggufslice.tensor import decode
 from ggufslice.tensor_types import TensorType
 from ggufslice.values import Record
-from ggufslice.view import GGUF, Metadata, Tensor, decode
+from ggufslice.view import GGUF, Metadata, Tensor
 
 REF = SourceRef("/model.gguf", 10_000)
 
