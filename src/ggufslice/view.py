@@ -96,6 +96,11 @@ class GGUF(Mapping[str, Tensor]):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"tensor {twice!r} is there twice")
 
+    def __repr__(self) -> str:
+        from ggufslice.summary import summary  # noqa: PLC0415 - only when somebody looks
+
+        return summary(self)
+
     def __getitem__(self, name: str) -> Tensor:
         try:
             return self._index[name]
