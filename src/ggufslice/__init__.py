@@ -28,8 +28,10 @@ from ggufslice.errors import (
 from ggufslice.view import GGUF, Metadata, Tensor
 
 if TYPE_CHECKING:
+    from ggufslice.imatrix import slice_imatrix
     from ggufslice.ops import (
         drop_tensors,
+        graft,
         keep_tensors,
         remove_metadata,
         rename_tensors,
@@ -45,12 +47,14 @@ __version__ = "0.1.0"
 _LAZY: dict[str, str] = {
     "ExpertPlan": "ggufslice.selection",
     "drop_tensors": "ggufslice.ops",
+    "graft": "ggufslice.ops",
     "keep_tensors": "ggufslice.ops",
     "remove_metadata": "ggufslice.ops",
     "rename_tensors": "ggufslice.ops",
     "select_experts": "ggufslice.ops",
     "set_expert_used": "ggufslice.ops",
     "set_metadata": "ggufslice.ops",
+    "slice_imatrix": "ggufslice.imatrix",
 }
 
 __all__ = [
@@ -71,12 +75,14 @@ __all__ = [
     "TensorNotFoundError",
     "UnsupportedCutError",
     "drop_tensors",
+    "graft",
     "keep_tensors",
     "remove_metadata",
     "rename_tensors",
     "select_experts",
     "set_expert_used",
     "set_metadata",
+    "slice_imatrix",
 ]
 
 

@@ -13,14 +13,15 @@ import attrs
 import numpy as np
 
 from ggufslice.errors import FormatError, UnsupportedCutError
+from ggufslice.view import GGUF
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from os import PathLike
 
-    from ggufslice.view import GGUF, Tensor
+    from ggufslice.tensor import Tensor
 
-__all__ = ["ExpertPlan", "Rule", "expert_ids"]
+__all__ = ["ExpertPlan", "Rule", "expert_ids", "source_name"]
 
 
 def expert_ids(values: Any, where: str = "experts") -> tuple[int, ...]:
@@ -210,13 +211,12 @@ class ExpertPlan:
         """
         from ggufslice.io.open import open as open_source  # noqa: PLC0415 - the front door to I/O
         from ggufslice.io.read import read_pieces  # noqa: PLC0415 - as above
-        from ggufslice.view import GGUF  # noqa: PLC0415 - imported for types above
 
         if by not in ("count", "count*activation"):
             raise ValueError(f"by={by!r}: experts are ranked by 'count' or by 'count*activation'")
         n = positive(n, "experts to keep")
         view = path_or_url if isinstance(path_or_url, GGUF) else open_source(path_or_url)
-        name = _display(view) if isinstance(path_or_url, GGUF) else str(path_or_url)
+        name = source_name(view)
         entries = _entries(view, by)
         if not entries:
             raise FormatError(
@@ -234,7 +234,7 @@ class ExpertPlan:
                 raise UnsupportedCutError(f"{name}: block {block} has {len(scores)} experts: {n} of them can't be kept")
             if scores.any():
                 keep[block] = tuple(sorted(np.argsort(-scores, kind="stable")[:n].tolist()))
-        return cls(keep, Rule("first", n), f"imatrix {_display(view)} by {by}")
+        return cls(keep, Rule("first", n), f"imatrix {source_name(view)} by {by}")
 
     @classmethod
     def from_json(cls, path: str | PathLike[str], *, n: int | None = None) -> ExpertPlan:
@@ -437,8 +437,8 @@ def _ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _display(view: GGUF) -> str:
-    """Name the file that a view was opened from."""
+def source_name(view: GGUF) -> str:
+    """Name the file that a view was opened from: its redacted URL, or a local file without its folder."""
     for tensor in view.values():
         for piece in tensor.pieces:
             if (source := getattr(piece, "source", None)) is not None:

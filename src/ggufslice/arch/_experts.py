@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ggufslice.arch._moe import MoEBlock
-    from ggufslice.view import GGUF, Tensor
+    from ggufslice.tensor import Tensor
+    from ggufslice.view import GGUF
 
 __all__ = ["PER_LAYER_USED", "WIDTH_BY_USED", "check", "expert_axis"]
 

@@ -18,7 +18,8 @@ from ggufslice.errors import UnsupportedCutError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ggufslice.view import GGUF, Tensor
+    from ggufslice.tensor import Tensor
+    from ggufslice.view import GGUF
 
 __all__ = [
     "GROUP_KEYS",

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ggufslice.arch._moe import MoEBlock
-    from ggufslice.view import GGUF, Metadata, Tensor
+    from ggufslice.metadata import Metadata
+    from ggufslice.tensor import Tensor
+    from ggufslice.view import GGUF
 
 __all__ = ["select_experts", "set_expert_used"]
 

@@ -16,12 +16,19 @@ if TYPE_CHECKING:
 
     from ggufslice.view import GGUF
 
-__all__ = ["drop_tensors", "keep_tensors", "matching", "rename_tensors"]
+__all__ = ["checked_pattern", "drop_tensors", "keep_tensors", "matching", "rename_tensors"]
 
 _MAX_NAME = 63  # bytes that ggml can hold: ggml/include/ggml.h, GGML_MAX_NAME
 
 
-def _pattern(pattern: str) -> str:
+def checked_pattern(pattern: str) -> str:
+    """Return a regular expression that compiles.
+
+    Raises
+    ------
+    ValueError
+        It doesn't.
+    """
     try:
         re.compile(pattern)
     except re.error as error:
@@ -68,7 +75,7 @@ class keep_tensors(Op):  # noqa: N801 - operations read as verbs
     keep_tensors(pattern='^blk\\.0\\.')
     """
 
-    pattern: str = attrs.field(converter=_pattern)
+    pattern: str = attrs.field(converter=checked_pattern)
 
     def _apply(self, view: GGUF) -> GGUF:
         names = set(matching(self.pattern, view))
@@ -92,7 +99,7 @@ class drop_tensors(Op):  # noqa: N801 - operations read as verbs
         When applied: nothing matches.
     """
 
-    pattern: str = attrs.field(converter=_pattern)
+    pattern: str = attrs.field(converter=checked_pattern)
 
     def _apply(self, view: GGUF) -> GGUF:
         names = set(matching(self.pattern, view))
@@ -139,4 +146,8 @@ class rename_tensors(Op):  # noqa: N801 - operations read as verbs
                 raise TensorNotFoundError.among(old, view, "this model")
             if new in view and new not in self.mapping:
                 raise ValueError(f"tensor {old!r} can't be called {new!r}: there is a tensor of that name")
-        return view.evolve(tensors=[attrs.evolve(t, name=self.mapping.get(t.name, t.name)) for t in view.all_tensors])
+        grafted = view.lineage.grafted if view.lineage else {}
+        return view.evolve(
+            tensors=[attrs.evolve(t, name=self.mapping.get(t.name, t.name)) for t in view.all_tensors],
+            grafted={self.mapping.get(name, name): where for name, where in grafted.items()},
+        )
