@@ -11,8 +11,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import attrs
+import numpy as np
 
-from ggufslice.errors import redact_url
+from ggufslice.errors import FormatError, redact_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -113,6 +114,23 @@ class Remap:
     def cut(self, start: int, stop: int) -> Remap:
         """Return bytes ``start`` to ``stop`` of this piece: whole ids."""
         return Remap(self.span.cut(start, stop), self.ids, self.byteorder)
+
+    def apply(self, data: bytes) -> bytes:
+        """Return the source bytes `data` with each id replaced.
+
+        Raises
+        ------
+        FormatError
+            An id for which there is no new one.
+        """
+        order = ">" if self.byteorder == "big" else "<"
+        old = np.frombuffer(data, order + "u4")
+        if len(old) and old.max() >= len(self.ids):
+            raise FormatError(
+                f"{self.span.source.display}: the table of expert ids at byte {self.span.start} names expert "
+                f"{old.max()}, but there are {len(self.ids)}"
+            )
+        return np.array(self.ids, order + "i4")[old].tobytes()
 
 
 Piece = Span | Literal | Remap

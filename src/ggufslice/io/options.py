@@ -38,6 +38,8 @@ class TransferOptions:
         0 fetches not one byte too many.
     split_size
         The longest range of one request, and so the most that one connection has to bring.
+    min_split
+        No part of a run that is split has fewer bytes.
     max_jobs
         Requests at once.
     in_flight
@@ -63,10 +65,14 @@ class TransferOptions:
         Bytes of one read from a backend of fsspec, which holds each of them in memory.
     max_redirects
         Redirects in a row that are followed.
+    checksums
+        Whether to compute digests of what is written, so that a resume sees what the disk has lost. Costs about a second of CPU
+        time for each GB.
     """
 
     max_gap: int = _knob(_MIB, 0)
     split_size: int = _knob(32 * _MIB, 1)
+    min_split: int = _knob(8 * _MIB, 1)
     max_jobs: int = _knob(16, 1)
     in_flight: int = _knob(256 * _MIB, 1)
     attempts: int = _knob(5, 1)
@@ -82,3 +88,4 @@ class TransferOptions:
     header_budget: int = _knob(256 * _MIB, 24)
     chunk_size: int = _knob(8 * _MIB, 1)
     max_redirects: int = _knob(10, 0)
+    checksums: bool = False
