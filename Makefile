@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help venv check lint types test quick bench docs clean
+.PHONY: help venv check lint types test quick bench docs dist clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -33,5 +33,13 @@ quick: venv  ## the tests without the long matrices
 bench: venv  ## the benchmarks, one after another
 	@for program in benchmarks/bench_*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
 
+docs: venv  ## the documentation, in docs/_build/html; a warning is an error
+	rm -rf docs/reference/generated
+	$(BIN)/sphinx-build -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+
+dist: venv  ## wheel and sdist, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
 clean:  ## what was built
-	rm -rf $(VENV) dist docs/_build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist docs/_build docs/reference/generated .mypy_cache .ruff_cache .pytest_cache
