@@ -18,7 +18,7 @@ import attrs
 from ggufslice.errors import OutputError, SourceChangedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from ggufslice.spans import SourceRef
@@ -137,20 +137,20 @@ class Journal:
             any(entry.get("complete", False) for entry in rest),
         )
 
-    def begin(self, identity: Identity, claims: Iterable[Claim]) -> None:
+    def begin(self, identity: Identity, claims: Sequence[Claim]) -> None:
         """Replace the journal by one with these claims."""
         head = {"format": _FORMAT, "plan": identity.plan, "sources": identity.sources}
         temporary = self.path.with_name(self.path.name + ".new")
         with temporary.open("wb") as file:
-            file.write(_line(head) + _line({"claims": list(claims)}))
+            file.write(_line(head) + (_line({"claims": claims}) if claims else b""))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.path)
 
-    def append(self, claims: Iterable[Claim], *, complete: bool = False) -> None:
+    def append(self, claims: Sequence[Claim], *, complete: bool = False) -> None:
         """Add claims whose bytes are on the disk."""
         with self.path.open("ab") as file:
-            file.write(_line({"claims": list(claims)} | ({"complete": True} if complete else {})))
+            file.write(_line({"claims": claims} | ({"complete": True} if complete else {})))
             file.flush()
             os.fsync(file.fileno())
 
