@@ -9,14 +9,14 @@ import attrs
 from ggufslice.units import bytes_text, count_text, numbers_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ggufslice.accounting import Transfer
     from ggufslice.provenance import Origin
     from ggufslice.receipt import Part, Receipt
     from ggufslice.view import GGUF
 
-__all__ = ["kept", "markdown", "plain", "text"]
+__all__ = ["kept", "markdown", "plain", "table", "text"]
 
 _SMALLEST_BITS = 1.125  # of Q1_0, the narrowest tensor type: 18 bytes for 128 weights
 _UNKNOWN = "unknown"
@@ -45,13 +45,23 @@ def text(receipt: Receipt) -> str:
     width = max(len(label) for label, _ in facts)
     lines = [f"{receipt.name} ({receipt.architecture or 'no architecture'})", ""]
     lines += [f"{label:<{width}}  {value}" for label, value in facts]
-    lines += ["", *_table(list(_rows(receipt))), ""]
+    lines += ["", *table(receipt), ""]
     if receipt.claims:
         lines += ["claims in the metadata, beside what was measured", *(f"  {line}" for line in _claims(receipt)), ""]
     remarks = list(_remarks(receipt))
     if remarks:
         lines += [*(f"* {remark}" for remark in remarks), ""]
     return "\n".join(lines + _last_lines(receipt))
+
+
+def table(receipt: Receipt) -> list[str]:
+    """Return parameters, bytes and bits by class and type as aligned lines."""
+    rows = [_HEAD, *_rows(receipt)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:<{w}}" if i < 2 else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
 
 
 def markdown(receipt: Receipt) -> str:
@@ -163,14 +173,6 @@ def _row(part: Part, kind: str, type_: str) -> tuple[str, ...]:
 
 def _bits(bits: float | None) -> str:
     return _UNKNOWN if bits is None else f"{bits:.3f}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
-    return [
-        "  ".join(f"{cell:<{w}}" if i < 2 else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        for row in (_HEAD, *rows)
-    ]
 
 
 def _claims(receipt: Receipt) -> Iterator[str]:

@@ -210,10 +210,10 @@ def stamp(view: GGUF, *, forced: Iterable[str] = ()) -> GGUF:
 
 
 def source_refs(view: GGUF) -> tuple[SourceRef, ...]:
-    """Return the files that a view's tensors come from, in the order of the tensors."""
-    refs: dict[SourceRef, None] = {}
+    """Return the files that a view's tensors come from, in order; of a model as it was opened, all its shards."""
+    refs = dict.fromkeys(shard.source for shard in getattr(view, "shards", ()))
     last = None
-    for piece in chain.from_iterable(tensor.pieces for tensor in view.all_tensors):
+    for piece in () if refs else chain.from_iterable(tensor.pieces for tensor in view.all_tensors):
         span = piece.span if isinstance(piece, Remap) else piece
         if isinstance(span, Span) and span.source is not last:
             last = span.source
@@ -341,7 +341,9 @@ def _address(ref: SourceRef) -> str:
 
 def _validators(ref: SourceRef) -> dict[str, Any]:
     size = {} if ref.size is None else {"size": ref.size}
-    return {"file": PurePath(ref.display).name, **size, **dict(ref.validators)}
+    # A local file's time of change says nothing elsewhere, and would make the same cut another file.
+    told = {name: value for name, value in ref.validators if name != "mtime_ns"}
+    return {"file": PurePath(ref.display).name, **size, **told}
 
 
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:

@@ -160,6 +160,7 @@ class Receipt:
         transfer: Transfer | None = None,
         forced: Iterable[str] = (),
         file_bytes: int | None = None,
+        metadata_bytes: int | None = None,
         against: GGUF | None = None,
         parameters: int | None = None,
     ) -> Receipt:
@@ -173,8 +174,8 @@ class Receipt:
             What the write moved.
         forced
             Refusals that were overridden.
-        file_bytes
-            Bytes of the file, where it has been written.
+        file_bytes, metadata_bytes
+            Bytes of the files and of their headers, where they have been written.
         against, parameters
             As in `of`.
         """
@@ -184,7 +185,9 @@ class Receipt:
         if against is not None:
             origin = attrs.evolve(origin or Origin(), source=Source.of(against))
         parts = _parts(view.all_tensors)
-        file_bytes, metadata_bytes = _sizes(view, file_bytes)
+        sizes = _sizes(view)
+        file_bytes = sizes[0] if file_bytes is None else file_bytes
+        metadata_bytes = sizes[1] if metadata_bytes is None else metadata_bytes
         in_blocks = [t for t in view.all_tensors if block_of(t.name) is not None]
         return cls(
             name=_name(view),
@@ -251,6 +254,10 @@ class Receipt:
     def __str__(self) -> str:
         return _render.text(self)
 
+    def table(self) -> list[str]:
+        """Return parameters, bytes and bits by class and type as lines of text."""
+        return _render.table(self)
+
     def markdown(self) -> str:
         """Return the receipt as Markdown."""
         return _render.markdown(self)
@@ -313,13 +320,16 @@ def _parts(tensors: Iterable[Tensor]) -> tuple[Part, ...]:
     return tuple(Part(str(key[0]), key[1], params[key], n_bytes[key]) for key in keys)
 
 
-def _sizes(view: GGUF, file_bytes: int | None) -> tuple[int, int]:
-    """Return the bytes of the file and those of its header, which of several shards are more than one."""
+def _sizes(view: GGUF) -> tuple[int, int]:
+    """Return the bytes of the files and of their headers: as opened, or as a write to one file would make them."""
+    shards = getattr(view, "shards", ())  # of a model as it was opened
+    if shards and all(shard.source.size is not None for shard in shards):
+        return sum(shard.source.size for shard in shards), sum(shard.header_bytes for shard in shards)
+    records = [r for r in view.metadata.records if not r.key.startswith("split.")]
     rows = [(t.name, t.ne, t.tensor_type, t.n_bytes) for t in view.all_tensors]
-    layout = encode(view.metadata.records, rows, version=view.version, byteorder=view.byteorder, alignment=view.alignment)
+    layout = encode(records, rows, version=view.version, byteorder=view.byteorder, alignment=view.alignment)
     infos = sum(24 + len(name.encode("utf-8", "surrogateescape")) + 8 * len(ne) for name, ne, _, _ in rows)
-    header = 24 + sum(len(r.raw) for r in view.metadata.records) + infos
-    return file_bytes or layout.n_bytes, header
+    return layout.n_bytes, 24 + sum(len(r.raw) for r in records) + infos
 
 
 def _token_bytes(view: GGUF) -> int:

@@ -82,7 +82,7 @@ def _experts(view: GGUF, origin: Origin | None) -> str | None:
     if not view.expert_count:
         return None
     of = f" of {origin.source.expert_count}" if origin and origin.source.expert_count else ""
-    used = view.expert_used_count
+    used: object = view.expert_used_count
     if isinstance(used, list):
         low, high = min(used, default=0), max(used, default=0)
         used = f"{low} to {high}" if low < high else high
