@@ -43,6 +43,8 @@ def expert_ids(values: Any, where: str = "experts") -> tuple[int, ...]:
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{where}: expected a list of expert ids, got {values!r}")
+    if isinstance(values, set | frozenset):
+        raise TypeError(f"{where}: a set has no order, and experts are kept in the order that is given; pass a list")
     ids = tuple(whole(v, where) for v in values)
     if not ids:
         raise ValueError(f"{where}: keep at least one expert")
@@ -263,7 +265,7 @@ class ExpertPlan:
                 if len(value) != sum(map(len, lines)):
                     raise ValueError("a block is there twice") from None
             plan = cls.of(value)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise FormatError(
                 f"{path}: not a plan of experts ({error}); expected {{'layers': {{'1': {{'keep': [0, 3]}}}}}}, "
                 "{'1': [0, 3]}, a list of ids, or JSON lines"
@@ -289,6 +291,8 @@ class ExpertPlan:
         if not isinstance(value, Mapping):
             ids = expert_ids(value)
             return cls(rule=Rule("listed", len(ids), listed=ids))
+        if not value:
+            raise ValueError("a plan names at least one block or a rule")
         if not {"layers", "rule"} & set(value):
             return cls(value)
         layers = {b: v["keep"] if isinstance(v, Mapping) else v for b, v in value.get("layers", {}).items()}

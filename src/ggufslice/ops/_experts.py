@@ -11,7 +11,7 @@ from ggufslice.arch._experts import PER_LAYER_USED, WIDTH_BY_USED
 from ggufslice.arch._moe import GROUP_KEYS, ID_TABLE, chunks, moe_blocks, regroup, strangers
 from ggufslice.errors import UnsupportedCutError
 from ggufslice.ops._base import Op
-from ggufslice.selection import ExpertPlan, positive
+from ggufslice.selection import ExpertPlan, positive, whole
 from ggufslice.spans import Remap, Span
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _renumber(table: Tensor, ids: tuple[int, ...], count: int) -> Tensor:
 
 def _used(n: Any) -> int | tuple[int, ...]:
     if isinstance(n, list | tuple):
-        return tuple(positive(v, "experts used, by layer") if v != 0 else 0 for v in n)
+        return tuple(positive(v, "experts used, by layer") if whole(v, "experts used, by layer") else 0 for v in n)
     return positive(n, "experts used")
 
 

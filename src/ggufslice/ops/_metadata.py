@@ -80,7 +80,7 @@ class set_metadata(Op):  # noqa: N801 - operations read as verbs
         return described if self.types else {k: v for k, v in described.items() if k != "types"}
 
 
-@attrs.frozen
+@attrs.frozen(init=False)
 class remove_metadata(Op):  # noqa: N801 - operations read as verbs
     """Remove metadata.
 
@@ -100,7 +100,7 @@ class remove_metadata(Op):  # noqa: N801 - operations read as verbs
     def __init__(self, *keys: str) -> None:
         if not keys or not all(isinstance(key, str) for key in keys):
             raise TypeError(f"expected names of metadata keys, got {keys!r}")
-        self.__attrs_init__(keys)  # type: ignore[attr-defined]  # made by attrs beside an own __init__
+        self.__attrs_init__(keys)
 
     def _apply(self, view: GGUF) -> GGUF:
         for key in self.keys:

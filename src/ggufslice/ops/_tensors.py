@@ -112,6 +112,10 @@ def _only(view: GGUF, names: set[str]) -> GGUF:
     return view.evolve(tensors=[t for t in view.all_tensors if t.name in names], fragment=True)
 
 
+def _mapping(mapping: Mapping[str, str]) -> dict[str, str]:
+    return dict(mapping)
+
+
 @attrs.frozen
 class rename_tensors(Op):  # noqa: N801 - operations read as verbs
     """Rename tensors.
@@ -130,7 +134,7 @@ class rename_tensors(Op):  # noqa: N801 - operations read as verbs
         When applied: no tensor of the old name.
     """
 
-    mapping: Mapping[str, str] = attrs.field(converter=dict)
+    mapping: Mapping[str, str] = attrs.field(converter=_mapping)
 
     def __attrs_post_init__(self) -> None:
         for name in self.mapping.values():
