@@ -31,6 +31,16 @@ class SourceTransfer:
     header: int = 0
     wasted: int = 0
 
+    def __add__(self, other: SourceTransfer) -> SourceTransfer:
+        """Add what came from the same source at another time."""
+        return SourceTransfer(
+            self.source,
+            self.payload + other.payload,
+            self.gap + other.gap,
+            self.header + other.header,
+            self.wasted + other.wasted,
+        )
+
     @property
     def received(self) -> int:
         """All bytes that came from this source."""
@@ -67,6 +77,21 @@ class Transfer:
     resolves: int = 0
     retries: int = 0
     seconds: float = 0.0
+
+    def __add__(self, other: Transfer) -> Transfer:
+        """Put two transfers, one after the other, together."""
+        sources = {source.source: source for source in self.sources}
+        for source in other.sources:
+            sources[source.source] = sources.get(source.source, SourceTransfer(source.source)) + source
+        return Transfer(
+            tuple(sources.values()),
+            self.received + other.received,
+            self.resumed + other.resumed,
+            self.requests + other.requests,
+            self.resolves + other.resolves,
+            self.retries + other.retries,
+            self.seconds + other.seconds,
+        )
 
     @property
     def payload(self) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ggufslice.io.requests import Request
     from ggufslice.io.sink import Sink
     from ggufslice.io.tally import Tally
-    from ggufslice.spans import Piece, Span
+    from ggufslice.spans import Piece, SourceRef, Span
 
 __all__ = ["Engine"]
 
@@ -104,6 +104,17 @@ class Engine:
                 beat.cancel()
         except BaseExceptionGroup as failures:
             raise _first(failures) from None
+
+    async def confirm(self, refs: Iterable[SourceRef]) -> None:
+        """Check that the sources are still those that were opened, after the last byte.
+
+        Raises
+        ------
+        SourceChangedError
+            One isn't.
+        """
+        for ref in refs:
+            await source_of(ref).confirm(self.tally)
 
     def _write(self, at: int, data: bytes) -> None:
         self.sink.write(at, data)

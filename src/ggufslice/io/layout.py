@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ggufslice.header import Layout, encode, pad
+from ggufslice.io.shards import SPLIT_KEYS
 from ggufslice.values import Record
 
 if TYPE_CHECKING:
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
     from ggufslice.spans import Piece
     from ggufslice.view import GGUF, Tensor
 
-__all__ = ["SPLIT_KEYS", "PlannedFile", "lay_out"]
+__all__ = ["PlannedFile", "lay_out"]
 
-SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 _MAX_FILES = 65535  # split.count is a u16
 
 

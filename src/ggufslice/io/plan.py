@@ -21,9 +21,10 @@ except ImportError:
 
 from ggufslice.classes import TensorClass, classify
 from ggufslice.errors import UnsupportedCutError
-from ggufslice.io.layout import SPLIT_KEYS, PlannedFile, lay_out
+from ggufslice.io.layout import PlannedFile, lay_out
 from ggufslice.io.options import TransferOptions
 from ggufslice.io.requests import plan_requests
+from ggufslice.io.shards import SPLIT_KEYS
 from ggufslice.io.sources import access_to
 from ggufslice.provenance import source_refs, stamp
 from ggufslice.spans import Literal, Remap, Span

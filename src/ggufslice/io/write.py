@@ -12,6 +12,7 @@ from ggufslice.io.engine import Engine
 from ggufslice.io.journal import Identity, Journal, Ledger, merged, verified
 from ggufslice.io.lock import locked
 from ggufslice.io.loop import run
+from ggufslice.io.open import RemoteGGUF
 from ggufslice.io.plan import make_plan
 from ggufslice.io.progress import Silent
 from ggufslice.io.requests import outstanding
@@ -52,8 +53,10 @@ def write(
     plan = make_plan(view, max_shard_size=max_shard_size, force=force)
     path = Path(path)
     result = _Result(path, plan, progress or Silent())
-    check = dict.fromkeys((*source_refs(view.base), *source_refs(view)))
-    inputs = [source.path for ref in check if isinstance(source := source_of(ref), LocalSource)]
+    base = view.base
+    shards = [shard.source for shard in base.shards] if isinstance(base, RemoteGGUF) else []
+    refs = dict.fromkeys((*shards, *source_refs(base), *source_refs(view)))
+    inputs = [source.path for ref in refs if isinstance(source := source_of(ref), LocalSource)]
     check_target(path, result.finals, inputs, overwrite=True)
     with locked(path.with_name(path.name + ".part.lock")):
         recorded = result.journal.load() if resume else None
@@ -64,7 +67,15 @@ def write(
             result.make(recorded, jobs or plan.options.max_jobs)
         result.publish()
     transfer = result.tally.transfer(seconds=time.monotonic() - started, resumed=result.resumed)
-    return Receipt.of_view(plan.view, transfer=transfer, forced=plan.forced, file_bytes=plan.file_bytes)
+    if isinstance(base, RemoteGGUF):
+        transfer = base.transfer + transfer
+    return Receipt.of_view(
+        plan.view,
+        transfer=transfer,
+        forced=plan.forced,
+        file_bytes=plan.file_bytes,
+        metadata_bytes=plan.metadata_bytes,
+    )
 
 
 class _Result:
@@ -121,6 +132,7 @@ class _Result:
             missing = sum(len(piece) for piece, _ in outstanding(plan.copies(), merged(self._claims)))
             if missing:
                 raise SourceError(f"{self._path}: {missing} bytes did not arrive; write again to fetch them")
+            run(engine.confirm(plan.source_bytes))
             self.sink.complete()
             self.journal.append([], complete=True)
 
