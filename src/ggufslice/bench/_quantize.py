@@ -13,6 +13,8 @@ import attrs
 from ggufslice.bench._binaries import Llama
 from ggufslice.bench._process import run, tail
 from ggufslice.errors import BenchError, OutputError
+from ggufslice.io.open import open as open_model
+from ggufslice.provenance import source_refs
 from ggufslice.tensor_types import TensorType
 from ggufslice.units import percent_text
 
@@ -140,8 +142,6 @@ def quantize(
     OutputError
         `dst` is there, or is a file that is read.
     """
-    from ggufslice.io.open import open as open_model  # noqa: PLC0415 - bench is imported for its records too
-
     llama = llama or Llama()
     src, dst = Path(src), Path(dst)
     with open_model(src) as source:
@@ -190,8 +190,6 @@ def asked_type(name: str) -> TensorType | None:
 
 
 def _check_paths(source: GGUF, dst: Path, *, overwrite: bool) -> None:
-    from ggufslice.provenance import source_refs  # noqa: PLC0415 - as above
-
     inputs = {Path(ref.url).resolve() for ref in source_refs(source) if "://" not in ref.url}
     if dst.resolve() in inputs:
         raise OutputError(f"{dst} is a file that is read: give the result another name")
@@ -218,8 +216,6 @@ def check_imatrix(source: GGUF, path: Path) -> frozenset[str]:
         It isn't one in the GGUF form, names none of the tensors, or has entries of other sizes, as one made for the
         experts before a cut.
     """
-    from ggufslice.io.open import open as open_model  # noqa: PLC0415 - as above
-
     if not path.is_file():
         raise BenchError(f"{path}: no such importance matrix")
     with path.open("rb") as file:
