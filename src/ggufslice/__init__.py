@@ -29,9 +29,13 @@ from ggufslice.view import GGUF, Metadata, Tensor
 
 if TYPE_CHECKING:
     from ggufslice.imatrix import slice_imatrix
+    from ggufslice.io.open import RemoteGGUF, open  # noqa: A004 - the name that users expect
+    from ggufslice.io.options import TransferOptions
     from ggufslice.ops import (
+        drop_layers,
         drop_tensors,
         graft,
+        keep_layers,
         keep_tensors,
         remove_metadata,
         rename_tensors,
@@ -39,15 +43,22 @@ if TYPE_CHECKING:
         set_expert_used,
         set_metadata,
     )
+    from ggufslice.receipt import Receipt
     from ggufslice.selection import ExpertPlan
 
 __version__ = "0.1.0"
 
 # Names that bring more modules with them are imported when they are first asked for: `import ggufslice` stays cheap.
 _LAZY: dict[str, str] = {
+    "Receipt": "ggufslice.receipt",
+    "RemoteGGUF": "ggufslice.io.open",
+    "TransferOptions": "ggufslice.io.options",
+    "open": "ggufslice.io.open",
     "ExpertPlan": "ggufslice.selection",
+    "drop_layers": "ggufslice.ops",
     "drop_tensors": "ggufslice.ops",
     "graft": "ggufslice.ops",
+    "keep_layers": "ggufslice.ops",
     "keep_tensors": "ggufslice.ops",
     "remove_metadata": "ggufslice.ops",
     "rename_tensors": "ggufslice.ops",
@@ -69,14 +80,20 @@ __all__ = [
     "MissingExtraError",
     "OutputError",
     "RangeNotSupportedError",
+    "Receipt",
+    "RemoteGGUF",
     "SourceChangedError",
     "SourceError",
     "Tensor",
     "TensorNotFoundError",
+    "TransferOptions",
     "UnsupportedCutError",
+    "drop_layers",
     "drop_tensors",
     "graft",
+    "keep_layers",
     "keep_tensors",
+    "open",
     "remove_metadata",
     "rename_tensors",
     "select_experts",

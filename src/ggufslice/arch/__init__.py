@@ -1,0 +1,37 @@
+"""What a layer or an expert is in each architecture, and whether a cut keeps them what they are.
+
+`check` compares a view with the one that it was made from. It knows, from llama.cpp's source, what its loader and graphs
+derive from a block's number or the number of blocks, so that a cut that would not load, or in which a kept layer would
+silently compute something else, is found before a byte is fetched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ggufslice.arch import _experts
+from ggufslice.arch._check import check_layers
+from ggufslice.arch._experts import expert_axis
+from ggufslice.arch._finding import Finding
+from ggufslice.arch._kinds import kinds
+
+if TYPE_CHECKING:
+    from ggufslice.view import GGUF
+
+__all__ = ["Finding", "check", "expert_axis", "kinds"]
+
+
+def check(view: GGUF) -> tuple[Finding, ...]:
+    """Return what would be wrong with a view, or what is worth knowing of it.
+
+    Parameters
+    ----------
+    view
+        What operations made; a view as it was opened has no findings, and a fragment isn't meant to load.
+
+    Returns
+    -------
+    tuple of Finding
+        Refusals and remarks about layers, then about experts. Nothing is read.
+    """
+    return (*check_layers(view), *_experts.check(view))

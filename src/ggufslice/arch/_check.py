@@ -1,0 +1,271 @@
+"""Compare a view with the one that it was made from: whether it would load, and each kept block is what it was."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ggufslice.arch._finding import Finding
+from ggufslice.arch._hparams import MAX_BLOCKS, Hparams
+from ggufslice.arch._kinds import changes, kinds_of, rule_of
+from ggufslice.arch._layers import PER_BLOCK, block_arrays, cut_metadata, split_name
+from ggufslice.arch._rules import Block
+from ggufslice.arch._table import ARCHITECTURES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ggufslice.view import GGUF
+
+__all__ = ["check_layers"]
+
+# Decided by a pattern and so compared as a kind, or changed on purpose by operations on experts.
+_NOT_COMPARED = frozenset(
+    {
+        "attention.indexer.types",
+        "attention.recurrent_layers",
+        "attention.sliding_window_pattern",
+        "expert_feed_forward_length",
+        "expert_used_count",
+    }
+)
+# Arrays that must have as many entries as the model has blocks (src/llama-model-loader.cpp:459).
+_EXACT = PER_BLOCK - {
+    "activation_sparsity_scale",
+    "attention.compress_ratios",
+    "attention.indexer.types",
+    "attention.rope_pattern",
+    "attention.sliding_window_pattern",
+    "deepstack_mapping",
+}
+_MOST_HINTS = 3
+
+
+def check_layers(view: GGUF) -> Iterator[Finding]:
+    """Yield what is wrong with, or worth knowing of, the blocks of a view."""
+    if view.lineage is None or view.lineage.fragment:
+        return
+    old, new, blocks = Hparams.of(view.base), Hparams.of(view), view.blocks
+    if new.architecture != old.architecture:
+        yield Finding(f"general.architecture was {old.architecture!r}, and is {new.architecture!r}: nothing can be checked")
+        return
+    cut = blocks != tuple(range(old.n_named)) and blocks != tuple(range(old.n_blocks))
+    known = new.architecture in ARCHITECTURES
+    if cut and not known:
+        yield Finding(
+            f"the architecture {new.architecture!r} is not known here: which of its layers differ, and how llama.cpp tells, "
+            "can't be said",
+            "keep all layers",
+        )
+        return
+    if len(blocks) < new.n_named:
+        yield Finding(f"{view.key('block_count')} says {new.n_blocks}, but {len(blocks)} layers are there")
+        return
+    problems = list(_problems(old, new, blocks))
+    if problems:
+        hint = _hint(old, blocks) if cut else ""
+        yield from (Finding(problem, hint) for problem in problems)
+    yield from _tensors(view, new)
+    if cut:
+        yield from _remarks(old, new, blocks)
+
+
+def _problems(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[str]:
+    """Yield what metadata alone shows to be wrong."""
+    rule = rule_of(new)
+    if len(blocks) < old.n_named and (reason := rule.refuse(old)):
+        yield f"no layer of {new.architecture} can be dropped: {reason}"
+        return
+    if not 1 <= new.n_blocks <= MAX_BLOCKS:
+        yield f"llama.cpp takes 1 to {MAX_BLOCKS} layers, not {new.n_blocks}"
+        return
+    yield from _changed_kinds(old, new, blocks)
+    yield from _changed_arrays(old, new, blocks)
+    for name, whole in rule.whole.items():
+        if whole(old) != whole(new):
+            yield (
+                f"llama.cpp derives {name} of {new.architecture} from the number of layers: with {new.n_trunk} instead of "
+                f"{old.n_trunk} it would be {whole(new)} instead of {whole(old)}"
+            )
+    yield from _first_block(old, new, blocks)
+    trunk = [kind for kind in kinds_of(new) if kind["part"] == "trunk"]
+    before = [kind for kind in kinds_of(old) if kind["part"] == "trunk"]
+    for need in rule.needs:
+        if not need.met(new, trunk) and need.met(old, before):
+            yield f"llama.cpp needs at least {need.what} in {new.architecture}, and none is kept"
+
+
+def _changed_kinds(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[str]:
+    found = sorted(changes(old, new, blocks), key=lambda change: change[0])
+    for aspect, group in groupby(found, key=lambda change: change[0]):
+        changed = list(group)
+        _, number, was, now = changed[0]
+        others = f" (and of {len(changed) - 1} others)" if len(changed) > 1 else ""
+        yield (
+            f"{aspect!r} of layer {blocks[number]}{others} would change: it was {_said(was)}, and is {_said(now)} "
+            f"as layer {number}"
+        )
+
+
+def _said(value: object) -> str:
+    if isinstance(value, Block):
+        return f"layer {value.number}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+def _changed_arrays(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[str]:
+    once = old.n_named == old.n_blocks  # else entries belong to runs of a block, all alike
+    for suffix in sorted(PER_BLOCK):
+        before, after = old.get(suffix), new.get(suffix)
+        if suffix in _EXACT and isinstance(after, list) and len(after) != new.n_blocks:
+            if not isinstance(before, list) or len(before) == old.n_blocks:
+                yield f"{new.architecture}.{suffix} has {len(after)} entries, and llama.cpp demands {new.n_blocks}"
+        elif suffix not in _NOT_COMPARED and isinstance(before, list) and once:
+            for number, origin in enumerate(blocks[: new.n_named]):
+                was, now = old.at(suffix, origin), new.at(suffix, number)
+                if was != now:
+                    yield f"{new.architecture}.{suffix} was {was} for layer {origin}, and is {now} for it as layer {number}"
+                    break
+
+
+def _first_block(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[str]:
+    """Yield what llama.cpp takes from block 0 for all, and another block would give."""
+    if new.head_dims != old.head_dims:
+        yield (
+            f"llama.cpp takes the length of heads from layer 0, which has {old.at('attention.head_count', 0, 0)} heads: "
+            f"with layer {blocks[0]} in its place keys, values and rope would have {new.head_dims} instead of {old.head_dims}"
+        )
+    window = rule_of(new).patterns.get("window")
+    if window is None or rule_of(new).own_dims or not window.on(new):
+        return
+    key, value, rope = old.head_dims
+    if new.architecture == "step35":
+        rope //= 2
+    of_windows = (
+        old.get("attention.key_length_swa", key),
+        old.get("attention.value_length_swa", value),
+        old.get("rope.dimension_count_swa", rope),
+    )
+    if of_windows != (key, value, rope) and window.at(old, 0) != window.at(new, 0):
+        kind = "a sliding-window layer" if window.at(old, 0) else "a layer of full attention"
+        yield f"llama.cpp takes the length of heads of {new.architecture} from layer 0, which must stay {kind}"
+
+
+def _tensors(view: GGUF, new: Hparams) -> Iterator[Finding]:
+    """Yield tensors that were lost on the way, block by block, and others."""
+    here, base = _by_block(view, new), _by_block(view.base, Hparams.of(view.base))
+    for number, origin in enumerate(view.blocks[: new.n_named]):
+        have, had = here.get(number, set()), base.get(origin, set())
+        lost = sorted(name for name in had - have if not name.endswith("attn_rel_b.weight"))
+        if lost and len(have) < len(had):
+            yield Finding(f"layer {origin}, now layer {number}, has lost the tensor {lost[0]!r}" + _more(lost))
+        elif lost:
+            yield Finding(f"tensor {lost[0]!r} of layer {origin} has another name now{_more(lost)}", refuse=False)
+    have, had = here.get(None, set()), base.get(None, set())
+    lost = sorted(had - have - {"rope_freqs.weight", "per_layer_token_embd.weight"})
+    if lost and len(have) < len(had):
+        yield Finding(f"the tensor {lost[0]!r}{_more(lost)} is gone, which the model needs whichever layers are kept")
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def _by_block(view: GGUF, h: Hparams) -> dict[int | None, set[str]]:
+    """Return the names of tensors for each block, without its number; those of no block under None."""
+    rule = rule_of(h)
+    out: dict[int | None, set[str]] = {}
+    for name in view:
+        parts = split_name(name, rule)
+        if parts:
+            out.setdefault(parts[1], set()).add(f"{parts[0]}.{parts[2]}")
+        else:
+            out.setdefault(None, set()).add(name)
+    return out
+
+
+def _remarks(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[Finding]:
+    """Yield what is worth knowing of a cut that is sound."""
+    for key, value, known in block_arrays(old):
+        if not known:
+            yield Finding(
+                f"{key} isn't known here; it has an entry for each layer, it seems ({len(value)}), and was cut with them",
+                refuse=False,
+            )
+    first = old.number("n_deepstack_layers")
+    if blocks[:first] != tuple(range(first)):
+        yield Finding(
+            f"features of an image are added to the first {first} layers, which are others now: text works, images don't",
+            refuse=False,
+        )
+    mapping = old.get("deepstack_mapping")
+    if isinstance(mapping, list):
+        gone = [i for i, value in enumerate(mapping[: old.n_named]) if value >= 0 and i not in blocks]
+        if gone:
+            yield Finding(
+                f"features of an image are added to layer {gone[0]}, which is gone: images won't work", refuse=False
+            )
+    if new.architecture == "gemma4" and blocks[-2:] != (old.n_blocks - 2, old.n_blocks - 1):
+        yield Finding(
+            f"a gemma4-assistant draft reads the last two layers, {old.n_blocks - 2} and {old.n_blocks - 1}, and no longer "
+            "fits this model",
+            refuse=False,
+        )
+
+
+# Which cuts would work ---
+
+
+def _hint(old: Hparams, blocks: Sequence[int]) -> str:
+    """Say which cuts near this one are sound."""
+    if rule_of(old).refuse(old):
+        return "keep all layers"
+    found: dict[tuple[int, ...], str] = {}
+    for kept, words in _neighbours(old, blocks):
+        if kept not in found and kept != tuple(blocks) and _sound(old, kept):
+            found[kept] = words
+            if len(found) == _MOST_HINTS:
+                break
+    return f"these would work: {'; '.join(found.values())}" if found else "keep all layers"
+
+
+def _sound(old: Hparams, kept: Sequence[int]) -> bool:
+    new = Hparams(old.architecture, cut_metadata(old, kept))
+    return not any(_problems(old, new, kept))
+
+
+def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield cuts like this one with their descriptions: nearest first."""
+    trunk, tail = [i for i in blocks if i < old.n_trunk], tuple(i for i in blocks if i >= old.n_trunk)
+    missing = [i for i in range(old.n_trunk) if i not in trunk]
+    first = trunk == list(range(len(trunk)))
+    for step in range(1, old.n_trunk) if first else ():
+        for count in (len(trunk) - step, len(trunk) + step):
+            if 0 < count < old.n_trunk:
+                yield (*range(count), *tail), f"the first {count} layers"
+    for i in missing:
+        yield (*sorted([*trunk, i]), *tail), f"keep layer {i} too"
+    for i in trunk:
+        if len(trunk) > 1:
+            yield (*(k for k in trunk if k != i), *tail), f"drop layer {i} too"
+    for period in range(2, old.n_trunk):
+        groups = [range(start, min(start + period, old.n_trunk)) for start in range(0, old.n_trunk, period)]
+        for whole in (
+            [i for group in groups if any(i in trunk for i in group) for i in group],
+            [i for group in groups if all(i in trunk for i in group) for i in group],
+        ):
+            if whole and len(whole) < old.n_trunk:
+                yield (*whole, *tail), f"whole periods of {period}: layers {_ranges(whole)}"
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Write ascending numbers as ranges, such as ``0-3, 8``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
