@@ -197,3 +197,11 @@ def test_an_implied_width_must_stay_what_it_was() -> None:
 
 def test_a_fragment_is_not_meant_to_load() -> None:
     assert check(moe().pipe(select_experts(1), drop_tensors("ffn_gate_inp"))) == ()
+
+
+def test_an_unknown_architecture_is_cut_by_name_with_a_remark() -> None:
+    view = moe("somethingnew")
+    (said,) = check(view.pipe(select_experts(4)))
+    assert not said.refuse
+    assert "the architecture 'somethingnew' is not known here" in said.message
+    assert check(view.pipe(set_expert_used(1))) == ()

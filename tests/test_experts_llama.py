@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.models, pytest.mark.llama, pytest.mark.matrix]
 
 MOE = [
-    "deepseek2", "gpt-oss", "grovemoe", "hy_v3", "kimi-k3", "kimi-linear", "lfm2moe", "llama4", "mimo2", "qwen3moe", "qwen3next",
+    "deepseek2", "gpt-oss", "grovemoe", "hy_v3", "kimi-k3", "kimi-linear", "lfm2moe", "llama4", "mimo2", "qwen3moe",
+    "qwen3next",
 ]  # fmt: skip
 BIASED = ["deepseek2", "hy_v3", "kimi-k3", "kimi-linear", "lfm2moe", "mimo2"]  # a selection bias, and sigmoid gating
 DENSE = ["gemma3", "granitehybrid", "nemotron_h", "smollm3"]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from _views import opened
-from ggufslice.arch._experts import check
+from ggufslice.arch import check
 from ggufslice.errors import TensorNotFoundError, UnsupportedCutError
-from ggufslice.ops import graft, keep_tensors, rename_tensors, select_experts
+from ggufslice.ops import drop_layers, graft, keep_tensors, rename_tensors, select_experts
 from ggufslice.provenance import Origin
 from ggufslice.testing import Typed, build_gguf, synthetic
 from ggufslice.view import GGUF
@@ -106,6 +106,20 @@ def test_experts_are_cut_after_a_graft_too() -> None:
     after = model().pipe(graft(donor(mtp=1), r"^blk\.3\."), select_experts([3, 0, 5]))
     assert after["blk.3.ffn_up_exps.weight"].ne == (32, 32, 3)
     assert check(after) == ()
+
+
+def test_grafted_blocks_stay_at_the_tail_when_layers_are_dropped() -> None:
+    grafted = model(architecture="glm4moe").pipe(graft(donor(architecture="glm4moe", mtp=1), r"^blk\.3\."))
+    cut = grafted.pipe(drop_layers([1]))
+    assert cut.blocks == (0, 2, 3)
+    assert cut.lineage is not None
+    assert cut.lineage.grafted
+    assert set(cut.lineage.grafted) == {name for name in cut if name.startswith("blk.2.")}
+    assert check(cut) == ()
+    without = grafted.pipe(drop_layers([1], mtp=False))
+    assert without.lineage is not None
+    assert without.lineage.grafted == {}
+    assert (without.block_count, without.nextn_count) == (2, 0)
 
 
 def test_what_is_not_the_first_models_is_counted() -> None:

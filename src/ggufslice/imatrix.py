@@ -80,7 +80,7 @@ def slice_imatrix(imatrix: GGUF | str | PathLike[str], cut: GGUF) -> GGUF:
     metadata = source.metadata
     if _NEXTN in metadata and metadata[_NEXTN] != cut.nextn_count:
         metadata = metadata.set({_NEXTN: cut.nextn_count})
-    return source.evolve(metadata=metadata, tensors=tensors, op='"slice_imatrix"', fragment=True)
+    return source.evolve(metadata=metadata, tensors=tensors, op='"custom:slice_imatrix"', fragment=True)
 
 
 def _new_names(cut: GGUF) -> dict[str, str]:

@@ -124,6 +124,8 @@ def _changed_arrays(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterat
                 yield f"{new.architecture}.{suffix} has {len(after)} entries, and llama.cpp demands {new.n_blocks}"
         elif suffix not in _NOT_COMPARED and isinstance(before, list) and once:
             for number, origin in enumerate(blocks[: new.n_named]):
+                if origin >= old.n_named:  # grafted
+                    break
                 was, now = old.at(suffix, origin), new.at(suffix, number)
                 if was != now:
                     yield f"{new.architecture}.{suffix} was {was} for layer {origin}, and is {now} for it as layer {number}"
@@ -135,7 +137,7 @@ def _first_block(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[
     if new.head_dims != old.head_dims:
         yield (
             f"llama.cpp takes the length of heads from layer 0, which has {old.at('attention.head_count', 0, 0)} heads: "
-            f"with layer {blocks[0]} in its place keys, values and rope would have {new.head_dims} instead of {old.head_dims}"
+            f"with layer {blocks[0]} in its place keys, values, rope would have {new.head_dims} instead of {old.head_dims}"
         )
     window = rule_of(new).patterns.get("window")
     if window is None or rule_of(new).own_dims or not window.on(new):

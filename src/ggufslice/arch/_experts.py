@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ggufslice.arch._finding import Finding
 from ggufslice.arch._moe import GROUP_KEYS, ID_TABLE, chunks, expert_axis, moe_blocks, regroup, strangers
+from ggufslice.arch._table import ARCHITECTURES
 from ggufslice.errors import UnsupportedCutError
 
 if TYPE_CHECKING:
@@ -146,6 +147,11 @@ def _changes(view: GGUF) -> Iterator[Finding]:
             f"llama.cpp normalises queries and keys of llama4 unless there are exactly 128 experts: {n} of {all_of} would "
             "compute another attention",
             "keep all experts",
+        )
+    if view.lineage and view.lineage.experts and view.architecture not in ARCHITECTURES:
+        yield Finding(
+            f"the architecture {view.architecture!r} is not known here: experts were told by the names of tensors",
+            refuse=False,
         )
     if not 0 < n < all_of:
         return

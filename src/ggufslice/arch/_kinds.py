@@ -61,6 +61,8 @@ def changes(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[tuple
     """
     before = kinds_of(old)
     for number, (origin, kind) in enumerate(zip(blocks, kinds_of(new), strict=False)):
+        if origin >= len(before):  # grafted
+            continue
         for aspect, value in kind.items():
             now = Block(blocks[value.number]) if isinstance(value, Block) and value.number < len(blocks) else value
             if now != before[origin][aspect]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from ggufslice.arch._layers import PER_BLOCK
 from ggufslice.arch._moe import block_number
 from ggufslice.errors import UnsupportedCutError, redact_url
 from ggufslice.ops._base import Op
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
     from ggufslice.tensor import Tensor
 
 __all__ = ["graft"]
-
-# Keys that have an entry for each block, MTP blocks included (llama.cpp b11434, src/llama-model.cpp:1335, 1397-1406 and the
-# loaders of single architectures).
-_BY_BLOCK = (
-    "attention.compress_ratios", "attention.head_count", "attention.head_count_kv", "attention.recurrent_layers",
-    "attention.sliding_window_pattern", "expert_feed_forward_length", "expert_used_count", "feed_forward_length",
-    "swiglu_clamp_exp", "swiglu_clamp_shexp",
-)  # fmt: skip
 
 
 def _donor(donor: Any) -> GGUF | str:
@@ -158,7 +151,7 @@ def _lengthened(donor: GGUF, view: GGUF, added: int) -> Metadata:
         "nextn_predict_layers": view.nextn_count + added,
     }
     first = donor.block_count - donor.nextn_count + view.nextn_count
-    for suffix in _BY_BLOCK:
+    for suffix in sorted(PER_BLOCK - {"attention.indexer.types"}):  # which has entries for the trunk alone
         ours = view.hparam(suffix)
         if not isinstance(ours, list) or len(ours) != view.block_count:
             continue

@@ -16,7 +16,7 @@ from ggufslice.errors import UnsupportedCutError
 from ggufslice.ops._base import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ggufslice.view import GGUF
 
@@ -85,7 +85,22 @@ class _LayerOp(Op):
         if len(kept) == h.n_named:
             return view
         tensors = cut_tensors(view, kept, metadata)
-        return view.evolve(metadata=metadata, tensors=tensors, blocks=tuple(view.blocks[i] for i in kept))
+        return view.evolve(
+            metadata=metadata,
+            tensors=tensors,
+            blocks=tuple(view.blocks[i] for i in kept),
+            grafted=dict(_grafted(view, h, kept)),
+        )
+
+
+def _grafted(view: GGUF, h: Hparams, kept: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """Yield what was grafted and is kept, by its new name."""
+    for name, where in (view.lineage.grafted if view.lineage else {}).items():
+        parts = split_name(name, rule_of(h))
+        if parts is None:
+            yield name, where
+        elif parts[1] in kept:
+            yield f"{parts[0]}.{kept.index(parts[1])}.{parts[2]}", where
 
 
 def _fits(view: GGUF, h: Hparams) -> None:
