@@ -49,6 +49,11 @@ class Metadata(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._index
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the decoded value of a key, or the default; without the search for similar keys that an error costs."""
+        record = self._index.get(key)
+        return default if record is None else record.value
+
     def type(self, key: str) -> str:
         """Return the value's type, such as ``u32`` or ``arr[str]``."""
         return self._record(key).type

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import attrs
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ggufslice.receipt import Receipt
 
 __all__ = ["GGUF", "Lineage", "Metadata", "Tensor"]
+
+_T = TypeVar("_T")
 
 
 @attrs.frozen
@@ -115,6 +117,14 @@ class GGUF(Mapping[str, Tensor]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._index
+
+    @overload
+    def get(self, name: str, default: None = None, /) -> Tensor | None: ...
+    @overload
+    def get(self, name: str, default: _T, /) -> Tensor | _T: ...
+    def get(self, name: str, default: _T | None = None, /) -> Tensor | _T | None:
+        """Return the tensor of that name, or the default; without the search for similar names that an error costs."""
+        return self._index.get(name, default)
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
