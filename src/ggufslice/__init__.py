@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ggufslice.imatrix import slice_imatrix
     from ggufslice.io.open import RemoteGGUF, open  # noqa: A004 - the name that users expect
     from ggufslice.io.options import TransferOptions
+    from ggufslice.layer_selection import ends, evenly
     from ggufslice.ops import (
         drop_layers,
         drop_tensors,
@@ -56,6 +57,8 @@ _LAZY: dict[str, str] = {
     "open": "ggufslice.io.open",
     "ExpertPlan": "ggufslice.selection",
     "drop_layers": "ggufslice.ops",
+    "ends": "ggufslice.layer_selection",
+    "evenly": "ggufslice.layer_selection",
     "drop_tensors": "ggufslice.ops",
     "graft": "ggufslice.ops",
     "keep_layers": "ggufslice.ops",
@@ -90,6 +93,8 @@ __all__ = [
     "UnsupportedCutError",
     "drop_layers",
     "drop_tensors",
+    "ends",
+    "evenly",
     "graft",
     "keep_layers",
     "keep_tensors",

@@ -10,15 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ggufslice.arch import _experts
-from ggufslice.arch._check import check_layers
+from ggufslice.arch._check import check_layers, sound
 from ggufslice.arch._experts import expert_axis
 from ggufslice.arch._finding import Finding
+from ggufslice.arch._hparams import Hparams
 from ggufslice.arch._kinds import kinds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ggufslice.view import GGUF
 
-__all__ = ["Finding", "check", "expert_axis", "kinds"]
+__all__ = ["Finding", "check", "expert_axis", "kinds", "trunk_length", "would_load"]
 
 
 def check(view: GGUF) -> tuple[Finding, ...]:
@@ -35,3 +38,13 @@ def check(view: GGUF) -> tuple[Finding, ...]:
         Refusals and remarks about layers, then about experts. Nothing is read.
     """
     return (*check_layers(view), *_experts.check(view))
+
+
+def trunk_length(view: GGUF) -> int:
+    """Return how many layers a model has, those for multi-token prediction at the tail left out."""
+    return Hparams.of(view).n_trunk
+
+
+def would_load(view: GGUF, layers: Sequence[int]) -> bool:
+    """Tell from metadata alone whether these layers of a view, ascending, would load and stay what they are."""
+    return sound(Hparams.of(view), layers)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ggufslice.view import GGUF
 
-__all__ = ["check_layers"]
+__all__ = ["check_layers", "sound"]
 
 # Decided by a pattern and so compared as a kind, or changed on purpose by operations on experts.
 _NOT_COMPARED = frozenset(
@@ -226,14 +226,15 @@ def _hint(old: Hparams, blocks: Sequence[int]) -> str:
         return "keep all layers"
     found: dict[tuple[int, ...], str] = {}
     for kept, words in _neighbours(old, blocks):
-        if kept not in found and kept != tuple(blocks) and _sound(old, kept):
+        if kept not in found and kept != tuple(blocks) and len(kept) < old.n_named and sound(old, kept):
             found[kept] = words
             if len(found) == _MOST_HINTS:
                 break
     return f"these would work: {'; '.join(found.values())}" if found else "keep all layers"
 
 
-def _sound(old: Hparams, kept: Sequence[int]) -> bool:
+def sound(old: Hparams, kept: Sequence[int]) -> bool:
+    """Tell from metadata alone whether a cut would load and keep every layer what it is."""
     new = Hparams(old.architecture, cut_metadata(old, kept))
     return not any(_problems(old, new, kept))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,6 +13,7 @@ from ggufslice.arch._hparams import Hparams
 from ggufslice.arch._kinds import rule_of
 from ggufslice.arch._layers import cut_metadata, cut_tensors, split_name
 from ggufslice.errors import UnsupportedCutError
+from ggufslice.layer_selection import chooser_of
 from ggufslice.ops._base import Op
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def _number(value: Any) -> int:
 
 
 def _numbers(values: Iterable[Any]) -> tuple[int, ...]:
-    numbers = tuple(map(_number, values))
+    numbers = tuple(map(_number, sorted(values) if isinstance(values, set | frozenset) else values))
     if twice := sorted({i for i in numbers if numbers.count(i) > 1}):
         raise ValueError(f"layer {twice[0]} is named twice: a layer can be kept once, at its place")
     return numbers
@@ -41,6 +42,8 @@ def _numbers(values: Iterable[Any]) -> tuple[int, ...]:
 def _to_keep(layers: Any) -> int | tuple[int, ...] | Chooser:
     if isinstance(layers, str | bytes):
         raise TypeError(f"layers are numbers, such as keep_layers(12) or keep_layers([0, 3]), not the text {layers!r}")
+    if isinstance(layers, Mapping):
+        return chooser_of(layers)
     if callable(layers):
         return layers  # type: ignore[no-any-return]  # a chooser; what it returns is checked when it is asked
     if not isinstance(layers, Iterable):
