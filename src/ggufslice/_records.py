@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 import typing
 from functools import cache
@@ -50,22 +51,29 @@ def load(kind: type[T], data: Any, where: str) -> T:
 def _load(kind: Any, data: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        if data is None and types.NoneType in arguments:
-            return None
-        (kind,) = (a for a in arguments if a is not types.NoneType)
-        return _load(kind, data, where)
+        return _load_union(arguments, data, where)
     if kind is Any:
         return data
     if attrs.has(kind):
         return _load_record(kind, data, where)
-    if origin is tuple and isinstance(data, list):
-        return tuple(_load(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+    if origin in (tuple, list) and isinstance(data, list):
+        return origin(_load(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(data))
     if origin is dict and isinstance(data, dict):
         return {key: _load(arguments[1], item, f"{where}.{key}") for key, item in data.items()}
     number = int | float if kind is float else kind
     if origin is not None or not isinstance(data, number) or (isinstance(data, bool) and kind is not bool):
         raise FormatError(f"{where} should be {getattr(kind, '__name__', kind)}, and is {data!r:.80}")
     return data
+
+
+def _load_union(kinds: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and types.NoneType in kinds:
+        return None
+    others = [kind for kind in kinds if kind is not types.NoneType]
+    for kind in others[:-1]:
+        with contextlib.suppress(FormatError):
+            return _load(kind, data, where)
+    return _load(others[-1], data, where)
 
 
 def _load_record(kind: Any, data: Any, where: str) -> Any:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ggufslice.units import percent_text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,6 +25,7 @@ PASS, FAIL, BY_DESIGN, NOT_MEASURED = "PASS", "FAIL", "FAIL AS DESIGNED", "NOT M
 _MIN_DISTINCT = 0.5
 _MAX_REPLACED = 0.05
 _MAX_LOOP = 1 / 3
+_SHARES = frozenset({"health", "distinct 4-grams", "replacement characters", "longest run of one token"})
 _MIN_TOKENS = 16  # below this, shares of 4-grams mean nothing
 
 
@@ -47,9 +50,15 @@ class Check:
     limit: str
     passed: bool | None
 
+    @property
+    def shown(self) -> str:
+        """The number as text."""
+        if self.value is None:
+            return "not a number" if self.passed is False else "not measured"
+        return percent_text(self.value) if self.name in _SHARES else f"{self.value:,.2f}"
+
     def __str__(self) -> str:
-        value = "not measured" if self.value is None else f"{self.value:.4g}"
-        return f"{self.name}: {value} ({self.limit})"
+        return f"{self.name}: {self.shown} ({self.limit})"
 
 
 @attrs.frozen
@@ -107,7 +116,7 @@ def judge(
 
 
 def _health(sample: Sample | None) -> list[Check]:
-    limit = "tokens returned of those asked for, or an end of text"
+    limit = "of the tokens asked for, or an end of text"
     if sample is None:
         return [Check("health", None, limit, None), Check("timings", None, "reported by the server", None)]
     complete = sample.returned == sample.asked or (sample.stop == "eos" and sample.returned > 0)

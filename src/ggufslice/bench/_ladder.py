@@ -25,6 +25,7 @@ from ggufslice.lockfile import Lock
 from ggufslice.provenance import source_refs
 from ggufslice.receipt import Receipt
 from ggufslice.recipe import BenchSettings, Recipe, Rung
+from ggufslice.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +140,7 @@ class _Run:
             self.say(f"{path.name} is there already")
             fetched = load(Fetched, known["fetched"], str(state)) if known.get("fetched") else None
         else:
-            self.say(str(plan))
+            self.say(str(plan) if remote else f"{path.name}: {bytes_text(plan.file_bytes)} to copy")
             receipt = view.write(path, jobs=self.jobs, overwrite=True, progress=self.progress)
             receipt.save(path.with_name(f"{path.name}.receipt.json"))
             moved = receipt.transfer

@@ -286,7 +286,7 @@ def _explain_rows(text: str, source: GGUF, type_: str) -> None:
     raise BenchError(
         f"{type_} has blocks of {block}, llama-quantize has no other type to fall back to, and the rows of these tensors "
         f"aren't whole blocks: {listed}{more}; give them a type with smaller blocks, such as tensor_types={{'<pattern>': "
-        "'q8_0'}} (--tensor-type PATTERN=q8_0, blocks of 32)"
+        "'q8_0'} (--tensor-type PATTERN=q8_0, blocks of 32)"
     )
 
 

@@ -86,6 +86,10 @@ def _remarks(results: Results) -> list[str]:
                 f"not {fell.type}: their rows aren't whole blocks"
             )
         lines += [f"{step.name}: {warning}" for warning in (step.bench.warnings if step.bench else ())]
+        noisy = [speed.spread or 0.0 for speed in (step.prefill, step.decode) if speed and speed.noisy]
+        if noisy:
+            spread = percent_text(max(noisy))
+            lines.append(f"{step.name}: a spread of {spread} says that the machine was busy; measure again when it is idle")
     if results.steps:
         machine = results.steps[-1].machine
         flags = results.steps[-1].bench.flags if results.steps[-1].bench else NOT_MEASURED

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Bench", "Speed", "bench"]
 
 
+_NOISY = 0.05
+
+
 @attrs.frozen
 class Speed:
     """One measured speed.
@@ -44,6 +47,11 @@ class Speed:
     def spread(self) -> float | None:
         """Standard deviation over mean."""
         return None if self.deviation is None else self.deviation / self.per_second
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the spread is that of a machine that was doing something else too."""
+        return (self.spread or 0.0) > _NOISY
 
     def __str__(self) -> str:
         spread = "one repetition" if self.spread is None else f"± {100 * self.spread:.1f}%"
