@@ -175,7 +175,11 @@ async def stream_span(
     at = start
     what = f"{source.ref.display}: bytes {start}-{stop - 1}"
     patience = Persistence(source.origin, what, options, tally, on_event)
-    while at < (stop if source.ref.size is None else min(stop, source.ref.size)):
+
+    def end() -> int:  # the size may become known with the first reply
+        return stop if source.ref.size is None else min(stop, source.ref.size)
+
+    while at < end():
         await patience.ready()
         begin = at
         failure: Retry | None = None
@@ -186,13 +190,13 @@ async def stream_span(
                     at += len(chunk)
         except Retry as retry:
             failure = retry
-        if at >= stop:
+        if at >= end():
             return
         if failure is not None:
             await patience.failed(failure, progress=at > begin and failure.event != "slow")
         elif at > begin:
             tally.retries += 1
-        elif source.ref.size is None or at < source.ref.size:
+        else:
             await patience.failed(Retry("the reply was empty", event="short", error=RangeNotSupportedError))
 
 

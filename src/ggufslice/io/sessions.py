@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
+from weakref import WeakSet
 
 import aiohttp
 import attrs
@@ -16,6 +17,9 @@ from ggufslice.io.loop import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from ggufslice.io.http import HttpSource
+    from ggufslice.io.sources import Source
 
 __all__ = ["Session", "close_sessions", "session_for"]
 
@@ -40,7 +44,7 @@ class Session:
 
     client: aiohttp.ClientSession
     route: Mapping[str, Any]
-    users: set[object] = attrs.field(factory=set)
+    users: WeakSet[HttpSource] = attrs.field(factory=WeakSet)
     client_kwargs: Mapping[str, Any] = attrs.field(factory=dict)
 
 
@@ -49,7 +53,7 @@ _parents: list[Session] = []
 """Sessions of the process that this one was forked from: never used, and never collected, since that would complain."""
 
 
-async def session_for(origin: str, role: str, user: object, storage_options: Mapping[str, Any]) -> Session:
+async def session_for(origin: str, role: str, user: HttpSource | None, storage_options: Mapping[str, Any]) -> Session:
     """Return the session for an origin in a role.
 
     Parameters
@@ -59,7 +63,7 @@ async def session_for(origin: str, role: str, user: object, storage_options: Map
     role
         ``"entry"`` where credentials may be sent, ``"target"`` behind a redirect to somewhere else.
     user
-        Who wants it; see `close_sessions`.
+        The source that wants it; see `close_sessions`.
     storage_options
         For the role ``"entry"``: ``client_kwargs`` and ``get_client`` as fsspec's HTTP file system takes them.
     """
@@ -81,7 +85,8 @@ async def session_for(origin: str, role: str, user: object, storage_options: Map
         client = await storage_options.get("get_client", default_client)(**kwargs)
         route = _route(origin) if client_kwargs.get("trust_env", True) else {}
         found = _sessions[key] = Session(client, route, client_kwargs=client_kwargs)
-    found.users.add(user)
+    if user is not None:
+        found.users.add(user)
     return found
 
 
@@ -100,11 +105,10 @@ def _route(origin: str) -> dict[str, Any]:
     return {"proxy": clean, "proxy_auth": auth}
 
 
-async def close_sessions(users: Iterable[object]) -> None:
+async def close_sessions(users: Iterable[Source]) -> None:
     """Take users off all sessions, and close the sessions that nobody uses any more."""
-    gone = set(users)
     for key, session in list(_sessions.items()):
-        session.users -= gone
+        session.users.difference_update(users)
         if not session.users:
             del _sessions[key]
             await session.client.close()

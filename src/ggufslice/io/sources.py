@@ -130,10 +130,9 @@ def adopt(source: Source, access: Access) -> None:
     _sources[source.ref] = source
 
 
-def forget(refs: Iterable[SourceRef]) -> None:
-    """Let go of sources; they are made anew when they are needed again."""
-    for ref in refs:
-        _sources.pop(ref, None)
+def forget(refs: Iterable[SourceRef]) -> list[Source]:
+    """Let go of sources, and return them; they are made anew when they are needed again."""
+    return [_sources.pop(ref) for ref in refs if ref in _sources]
 
 
 # A child of a fork has another event loop, which its sources must belong to; what was granted stays.

@@ -1,0 +1,155 @@
+"""Files behind any other backend of fsspec.
+
+Read in bounded chunks with `cat_file`, whose answers are checked for their length; file objects of fsspec aren't used,
+since their caches hold and fetch more than was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from fsspec.core import url_to_fs
+
+from ggufslice.errors import AuthError, RangeNotSupportedError, SourceChangedError, SourceError
+from ggufslice.io.address import redacted
+from ggufslice.io.retry import Persistence, Retry, persist
+from ggufslice.spans import SourceRef
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from ggufslice.io.sources import Access
+    from ggufslice.io.tally import Tally
+
+__all__ = ["FilesystemSource"]
+
+# What backends call the thing that changes when a file does; times only where there is no better one.
+_MARKS = ("etag", "e_tag", "md5", "md5hash", "generation", "versionid", "ukey")
+_TIMES = ("mtime", "lastmodified", "last_modified", "updated", "created")
+
+
+@attrs.define(eq=False)
+class FilesystemSource:
+    """A file of a backend of fsspec.
+
+    Parameters
+    ----------
+    ref
+        Which file. Its validators are what the backend's `info` gives: an ETag, a checksum or a time.
+    access
+        How it is reached.
+    """
+
+    ref: SourceRef
+    _access: Access = attrs.field(repr=False)
+    _opened: tuple[Any, str] | None = attrs.field(default=None, init=False, repr=False)
+    _confirmed: bool = attrs.field(default=False, init=False, repr=False)
+
+    @property
+    def origin(self) -> str:
+        """See `Source.origin`."""
+        scheme, _, rest = self.ref.url.rpartition("://")
+        return f"{scheme}://{rest.partition('/')[0]}"
+
+    async def stream(self, start: int, stop: int, tally: Tally) -> AsyncGenerator[bytes]:
+        """See `Source.stream`."""
+        if not self._confirmed:
+            await self.confirm(tally)
+        stop = stop if self.ref.size is None else min(stop, self.ref.size)
+        counts = tally.of(self.ref)
+        while start < stop:
+            end = min(start + self._access.options.chunk_size, stop)
+            tally.requests += 1
+            data = await self._call("cat_file", start=start, end=end)
+            counts.received += len(data)
+            if len(data) > end - start:
+                counts.wasted += len(data)
+                raise RangeNotSupportedError(
+                    f"{self.ref.display}: asked for bytes {start}-{end - 1}, but the backend "
+                    f"{type(self._files()[0]).__name__} returned {len(data)} bytes: it does not read ranges"
+                )
+            if data:
+                yield data
+            if len(data) < end - start:
+                raise Retry(f"the backend returned {len(data)} of {end - start} bytes", event="short")
+            start = end
+
+    async def confirm(self, tally: Tally) -> None:
+        """See `Source.confirm`."""
+        tally.resolves += 1
+        info = await self._call("info")
+        if info.get("type") == "directory":
+            raise SourceError(f"{self.ref.display} is a folder")
+        size = info.get("size")
+        if size is None:
+            raise SourceError(f"{self.ref.display}: the backend does not tell its size")
+        validators = _validators(info)
+        if self.ref.size is None:
+            self.ref = SourceRef(self.ref.url, int(size), validators)
+        if (int(size), validators) != (self.ref.size, dict(self.ref.validators)):
+            raise SourceChangedError(
+                f"{self.ref.display} is not the file that was opened any more (it has {size} bytes, and had "
+                f"{self.ref.size}): open it again"
+            )
+        self._confirmed = True
+
+    async def is_folder(self, tally: Tally) -> bool:
+        """Tell whether this is a folder."""
+        tally.resolves += 1
+        return bool(await persist(lambda: self._call("isdir"), self._patience(tally)))
+
+    async def names(self, tally: Tally) -> list[str]:
+        """Return the names of the files right inside this folder."""
+        tally.resolves += 1
+        entries = await persist(lambda: self._call("ls", detail=True), self._patience(tally))
+        return [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry.get("type") != "directory"]
+
+    def _patience(self, tally: Tally) -> Persistence:
+        return Persistence(self.origin, self.ref.display, self._access.options, tally)
+
+    def _files(self) -> tuple[Any, str]:
+        """Return the file system and the path in it."""
+        if self._opened is None:
+            try:
+                url = self._access.url or self.ref.url
+                self._opened = url_to_fs(url, **self._access.storage_options)  # type: ignore[no-untyped-call]
+            except (ImportError, ValueError, TypeError) as error:
+                raise SourceError(f"{self.ref.display} can't be opened{self._said(error)}") from None
+        return self._opened
+
+    async def _call(self, method: str, **arguments: Any) -> Any:
+        """Call a method of the file system with the path: on this loop when it lives here, in a thread otherwise."""
+        try:
+            files, path = await asyncio.to_thread(self._files)
+            if files.async_impl and files.loop is asyncio.get_running_loop():
+                return await getattr(files, f"_{method}")(path, **arguments)
+            return await asyncio.to_thread(getattr(files, method), path, **arguments)
+        except (SourceError, Retry):
+            raise
+        except FileNotFoundError:
+            raise SourceError(f"{self.ref.display}: there is no such file") from None
+        except PermissionError as error:
+            raise AuthError(
+                f"{self.ref.display}: the backend refuses to read it{self._said(error)}; give it credentials with "
+                "storage_options="
+            ) from None
+        except (NotImplementedError, ValueError, TypeError, IsADirectoryError) as error:
+            raise SourceError(f"{self.ref.display} can't be read{self._said(error)}") from None
+        except Exception as error:  # noqa: BLE001 - backends raise whatever their libraries do
+            raise Retry(f"the backend failed{self._said(error)}") from None
+
+    def _said(self, error: Exception) -> str:
+        secrets = {str(i): str(value) for i, value in enumerate(self._access.storage_options.values())}
+        text = redacted(str(error), self._access.url or self.ref.url, secrets)
+        return f" ({type(error).__name__}: {text})"
+
+
+def _validators(info: dict[str, Any]) -> dict[str, str]:
+    lower = {key.lower(): (key, value) for key, value in info.items() if value not in {None, ""}}
+    for group in (_MARKS, _TIMES):
+        found = {name: str(lower[name][1]).strip('"') for name in group if name in lower}
+        if found:
+            return found
+    return {}
