@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import gguf
 import pytest
 
+import ggufslice as gs
 from _views import opened, rewritten
 from ggufslice.accounting import SourceTransfer, Transfer
 from ggufslice.classes import TensorClass, classify, is_lookup
 from ggufslice.provenance import Origin, Source, stamp
 from ggufslice.receipt import Receipt
 from ggufslice.spans import SourceRef, Span
-from ggufslice.testing import TensorSpec, Typed, build_gguf, kimi_k3, synthetic
+from ggufslice.testing import RangeServer, TensorSpec, Typed, build_gguf, kimi_k3, synthetic, write_shards
 from ggufslice.view import GGUF, Metadata, Tensor
 
 if TYPE_CHECKING:
@@ -432,3 +436,61 @@ def test_layers_are_shown_as_a_map() -> None:
     ):
         made = view.evolve(metadata=view.metadata.set({"kimi-k3.block_count": len(blocks)}), blocks=tuple(blocks))
         assert shown in str(Receipt.of(made))
+
+
+def test_files_and_urls_are_measured_with_all_their_shards(tmp_path: Path) -> None:
+    metadata, tensors = synthetic(layers=2, experts=4, used=2)
+    shards = write_shards(tmp_path, "m", metadata, tensors, 3, no_tensor_first=True)
+    params = sum(math.prod(t.ne) for t in tensors)
+    local = Receipt.of(shards[1])
+    assert local.file_bytes == sum(shard.stat().st_size for shard in shards)
+    assert local.metadata_bytes + local.padding_bytes + local.tensor_bytes == local.file_bytes
+    assert 0 <= local.padding_bytes < 32 * (len(tensors) + 2 * len(shards))
+    assert local.n_params == params
+    with RangeServer(tmp_path) as server:
+        assert Receipt.of(server.url("m-00003-of-00003.gguf")) == local
+        cut = gs.open(server.url("m-00003-of-00003.gguf")).pipe(gs.select_experts([1, 3]))
+        receipt = cut.write(tmp_path / "cut.gguf")
+        first = server.url("m-00001-of-00003.gguf")
+    assert receipt.file_bytes == (tmp_path / "cut.gguf").stat().st_size
+    assert receipt.metadata_bytes + receipt.padding_bytes + receipt.tensor_bytes == receipt.file_bytes
+    origin = Receipt.of(tmp_path / "cut.gguf").origin
+    assert origin == receipt.origin
+    assert origin is not None
+    assert origin.source.parameter_count == params
+    assert origin.source.url == first  # the first shard, although it has no tensor
+    assert [shard["file"] for shard in origin.parent.validators] == [shard.name for shard in shards]
+
+
+@pytest.mark.llama
+def test_a_cut_that_llama_quantize_made_smaller_still_knows_its_first_model(llama: Path, tmp_path: Path) -> None:
+    metadata, tensors = synthetic(
+        layers=3, experts=4, used=2, width=128, heads=4, head_dim=32, expert_ffn=128, tensor_type=F16
+    )
+    params = sum(math.prod(t.ne) for t in tensors)
+    (tmp_path / "whole.gguf").write_bytes(build_gguf(metadata, tensors))
+    gs.open(tmp_path / "whole.gguf").pipe(gs.select_experts([3, 1]), gs.keep_layers([0, 2])).write(tmp_path / "cut.gguf")
+    subprocess.run(
+        [llama / "llama-quantize", tmp_path / "cut.gguf", tmp_path / "q.gguf", "Q1_0", "1"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+    )
+    before, after = (gs.open(tmp_path / name).metadata for name in ("cut.gguf", "q.gguf"))
+    ours = [key for key in before if key.startswith("ggufslice.")]
+    assert len(ours) > 10
+    assert {key: after.raw(key) for key in ours} == {key: before.raw(key) for key in ours}
+    receipt = Receipt.of(tmp_path / "q.gguf")
+    read = gguf.GGUFReader(tmp_path / "q.gguf").tensors
+    n_bytes, present = sum(int(t.n_bytes) for t in read), sum(int(t.n_elements) for t in read)
+    assert last_three(receipt) == [
+        f"DECLARED bits/param  : {8 * n_bytes / params:.4f}   <- the tweet",
+        f"REAL bits/param      : {8 * n_bytes / present:.3f}    <- divide by what you actually shipped",
+        f"weight volume missing: {100 * (1 - present / params):.1f}%",
+    ]
+    assert receipt.requantized
+    assert receipt.origin is not None
+    assert receipt.origin.kept_experts == (3, 1, 3, 1)
+    assert receipt.origin.kept_layers == (0, 2)
+    claim = next(claim for claim in receipt.claims if claim.key == "general.file_type")
+    assert claim.claimed == "Q1_0"

@@ -111,7 +111,7 @@ def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
     if origin and origin.grafted:
         yield "grafted", f"{count_text(origin.grafted)} parameters that aren't the first model's"
     yield "file", _file(receipt)
-    yield "read per token", f"{bytes_text(receipt.token_bytes)} of weights"
+    yield "read per token", f"{bytes_text(receipt.token_bytes)} of {bytes_text(receipt.tensor_bytes)} of weights"
     if receipt.never_requested is not None:
         whole = origin.source.tensor_bytes if origin else None
         yield "never requested", bytes_text(receipt.never_requested) + _of(whole, bytes_text)

@@ -1,0 +1,101 @@
+"""What commands have in common: printing results, complaining, showing progress."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from ggufslice.units import bytes_text, percent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    from ggufslice.io.plan import Plan
+
+    T = TypeVar("T")
+
+__all__ = ["Bar", "complain", "note", "parsed", "progress_bar", "result"]
+
+
+def result(text: object) -> None:
+    """Print a result on stdout."""
+    typer.echo(str(text).rstrip("\n"))
+
+
+def note(text: str) -> None:
+    """Print something worth knowing on stderr."""
+    _stderr().print(text, markup=False, highlight=False, soft_wrap=True, style="dim")
+
+
+def complain(text: str) -> None:
+    """Print why a command failed on stderr."""
+    console = _stderr()
+    console.print("ggufslice: ", end="", style="bold red")
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _stderr() -> Console:
+    return Console(file=sys.stderr)
+
+
+def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
+    """Parse an option's value; a ValueError is a usage error that names the option.
+
+    Raises
+    ------
+    typer.BadParameter
+        The value can't be parsed: the command ends with exit code 2.
+    """
+    try:
+        return parse(text)
+    except (ValueError, TypeError) as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+class Bar:
+    """Progress of a write on a terminal: bytes, rate, time left, and how much an earlier run had written."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+
+    def started(self, plan: Plan, resumed: int) -> None:
+        """See `ggufslice.io.progress.Progress`."""
+        if resumed:
+            part = percent_text(resumed / (plan.tensor_bytes or 1))
+            self.noted(f"going on: {bytes_text(resumed)} ({part}) are there from an earlier run")
+        self._task = self._progress.add_task("writing", total=plan.tensor_bytes, completed=resumed)
+
+    def advanced(self, n_bytes: int) -> None:
+        """See `ggufslice.io.progress.Progress`."""
+        if self._task is not None:
+            self._progress.advance(self._task, n_bytes)
+
+    def noted(self, text: str) -> None:
+        """See `ggufslice.io.progress.Progress`."""
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True, style="dim")
+
+    def finished(self) -> None:
+        """See `ggufslice.io.progress.Progress`."""
+        self._progress.stop()
+
+
+@contextmanager
+def progress_bar() -> Iterator[Bar]:
+    """Give a `Bar` on stderr; where that isn't a terminal, only notes are printed."""
+    console = _stderr()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield Bar(progress)
