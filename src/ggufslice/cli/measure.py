@@ -230,7 +230,7 @@ def ladder(  # noqa: PLR0913 - an argument for each option
     from ggufslice.units import parse_count
 
     absolute = src if "://" in src else str(Path(src).absolute())
-    title = name or Path(src.rstrip("/").rpartition("/")[2]).stem
+    title = name or re.sub(r"-\d{5}-of-\d{5}$", "", Path(src.rstrip("/").rpartition("/")[2]).stem)
     recipe = Recipe(
         name=title,
         source=absolute,
