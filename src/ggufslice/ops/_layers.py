@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["drop_layers", "keep_layers"]
 
+_BOOL_OR_NONE = attrs.validators.optional(attrs.validators.instance_of(bool))
 Chooser = Callable[["GGUF"], Iterable[int]]
 
 
@@ -64,14 +65,10 @@ def _to_drop(layers: Any) -> tuple[int, ...]:
     return _numbers(layers)
 
 
-@attrs.frozen
 class _LayerOp(Op):
     """What both operations share: which blocks stay is the only difference."""
 
-    layers: Any
-    mtp: bool | None = attrs.field(
-        default=None, kw_only=True, validator=attrs.validators.optional(attrs.validators.instance_of(bool))
-    )
+    __slots__ = ()
 
     @abstractmethod
     def _kept(self, h: Hparams, view: GGUF) -> list[int]: ...
@@ -162,6 +159,15 @@ class keep_layers(_LayerOp):  # noqa: N801 - operations read as verbs
     """
 
     layers: int | tuple[int, ...] | Chooser = attrs.field(converter=_to_keep)
+    mtp: bool | None = attrs.field(default=None, kw_only=True, validator=_BOOL_OR_NONE)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the operation as JSON-able values; a chooser of somebody else's is only named."""
+        if callable(self.layers) and not hasattr(self.layers, "to_json"):
+            chooser = self.layers
+            name = f"{getattr(chooser, '__module__', '?')}.{getattr(chooser, '__qualname__', type(chooser).__qualname__)}"
+            return attrs.evolve(self, layers=1).describe() | {"layers": f"custom:{name}"}
+        return super().describe()
 
     def _kept(self, h: Hparams, view: GGUF) -> list[int]:
         layers = self.layers
@@ -212,6 +218,7 @@ class drop_layers(_LayerOp):  # noqa: N801 - operations read as verbs
     """
 
     layers: tuple[int, ...] = attrs.field(converter=_to_drop)
+    mtp: bool | None = attrs.field(default=None, kw_only=True, validator=_BOOL_OR_NONE)
 
     def _kept(self, h: Hparams, view: GGUF) -> list[int]:  # noqa: ARG002 - the same call for both
         gone = set(_resolve(self.layers, h))
