@@ -238,6 +238,16 @@ def test_failures_end_with_1_and_one_message(
     assert said in err
 
 
+def test_a_files_names_do_not_drive_the_terminal(run: Run, tmp_path: Path) -> None:
+    name = b"\x1b]0;owned\x07\xff\xc3\xa9|\x9b"  # an escape sequence, bytes that aren't UTF-8, a letter with an accent
+    (tmp_path / "m.gguf").write_bytes(build_gguf(*synthetic(layers=1, metadata={"general.name": name})))
+    code, out, err = run("build", tmp_path / "m.gguf", tmp_path / "cut.gguf", "--experts", 4)
+    assert code == 0, err
+    assert "\\x1b]0;owned\\x07\\udcff\u00e9|\\udc9b (qwen3moe)" in out
+    gs.Receipt.of(tmp_path / "cut.gguf").save(tmp_path / "receipt.txt")
+    assert gs.open(tmp_path / "cut.gguf").metadata.raw("general.name").endswith(name)
+
+
 def test_the_version(run: Run) -> None:
     assert run("--version") == (0, f"ggufslice {gs.__version__}\n", "")
 

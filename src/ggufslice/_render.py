@@ -217,4 +217,4 @@ def _last_lines(receipt: Receipt) -> list[str]:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("|", "\\|")
+    return value.replace("|", "\\|").replace("\n", " ")

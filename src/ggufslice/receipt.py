@@ -279,7 +279,7 @@ class Receipt:
         forms: dict[str, Callable[[], str]] = {".json": self.to_json, ".md": self.markdown, ".txt": lambda: f"{self}\n"}
         if path.suffix not in forms:
             raise ValueError(f"a receipt is saved as .json, .md or .txt, not as {path.name!r}")
-        path.write_text(forms[path.suffix](), encoding="utf-8")
+        path.write_text(forms[path.suffix](), encoding="utf-8", errors="backslashreplace")
 
 
 def ratio(part: float, whole: int | None) -> float | None:

@@ -78,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code; no error leaves as an exception.
     """
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # text that isn't UTF-8, or a plain terminal
     try:
         make_app()(args=sys.argv[1:] if arguments is None else list(arguments), prog_name="ggufslice")
     except SystemExit as done:

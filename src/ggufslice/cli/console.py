@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -20,24 +21,32 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["Bar", "complain", "note", "parsed", "progress_bar", "result"]
+__all__ = ["Bar", "complain", "note", "parsed", "printable", "progress_bar", "result"]
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tab and newline
+
+
+def printable(text: object) -> str:
+    """Return text whose control characters are escaped: a file's names must not drive the terminal."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(text))
 
 
 def result(text: object) -> None:
     """Print a result on stdout."""
-    typer.echo(str(text).rstrip("\n"))
+    typer.echo(printable(text).rstrip("\n"))
 
 
 def note(text: str) -> None:
     """Print something worth knowing on stderr."""
-    _stderr().print(text, markup=False, highlight=False, soft_wrap=True, style="dim")
+    _stderr().print(printable(text), markup=False, highlight=False, soft_wrap=True, style="dim")
 
 
 def complain(text: str) -> None:
     """Print why a command failed on stderr."""
     console = _stderr()
     console.print("ggufslice: ", end="", style="bold red")
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _stderr() -> Console:
@@ -79,7 +88,7 @@ class Bar:
 
     def noted(self, text: str) -> None:
         """See `ggufslice.io.progress.Progress`."""
-        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True, style="dim")
+        self._progress.console.print(printable(text), markup=False, highlight=False, soft_wrap=True, style="dim")
 
     def finished(self) -> None:
         """See `ggufslice.io.progress.Progress`."""
