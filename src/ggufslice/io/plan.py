@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-try:
-    from ggufslice.arch import check
-except ImportError:
-
-    def check(view):
-        return ()
-
-
+from ggufslice.arch import check
 from ggufslice.classes import TensorClass, classify
 from ggufslice.errors import UnsupportedCutError
 from ggufslice.io.layout import PlannedFile, lay_out
