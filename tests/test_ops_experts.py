@@ -267,7 +267,12 @@ def test_one_group_is_no_limit_but_needs_more_experts_than_groups(keep: int, *, 
     assert ("qwen3moe.expert_group_count" in select_experts(keep)(view).metadata) is stays
 
 
-@pytest.mark.parametrize("keep", [16, (5, 0, 3), {1: (3, 1), 2: (0, 2)}, ExpertPlan.random(4, seed=7), ExpertPlan.first(2)])
+PLAN = ExpertPlan({0: [1, 2], 3: [0, 7]}, source="a study")
+
+
+@pytest.mark.parametrize(
+    "keep", [ExpertPlan.random(4, seed=7), 16, (5, 0, 3), {1: (3, 1), 2: (0, 2)}, PLAN, ExpertPlan.first(2)]
+)
 @pytest.mark.parametrize("groups", ["keep", "reset"])
 def test_an_operation_reads_back_from_its_json(keep: Any, groups: str) -> None:
     op = select_experts(keep, groups=groups)

@@ -80,6 +80,10 @@ def _n(value: Any) -> int:
     return positive(value, "experts to keep")
 
 
+def _seed(value: Any) -> int:
+    return whole(value, "seed")
+
+
 def _ids(values: Iterable[int]) -> tuple[int, ...]:
     return tuple(values)
 
@@ -102,7 +106,7 @@ class Rule:
 
     kind: str = attrs.field(validator=attrs.validators.in_(("first", "strided", "random", "listed")))
     n: int = attrs.field(converter=_n)
-    seed: int = 0
+    seed: int = attrs.field(default=0, converter=_seed)
     listed: tuple[int, ...] = attrs.field(default=(), converter=_ids)
 
     def ids(self, block: int, experts: int) -> tuple[int, ...]:
@@ -133,6 +137,11 @@ class Rule:
         """Return the rule as JSON-able values."""
         extra = {"seed": self.seed} if self.kind == "random" else {"listed": list(self.listed)} if self.listed else {}
         return {"kind": self.kind, "n": self.n, **extra}
+
+
+def is_plan(value: Mapping[Any, Any]) -> bool:
+    """Whether a mapping is a plan as JSON, and not ids by block."""
+    return bool({"layers", "rule"} & set(value))
 
 
 def _keep(keep: Mapping[Any, Any]) -> dict[int, tuple[int, ...]]:
@@ -293,7 +302,7 @@ class ExpertPlan:
             return cls(rule=Rule("listed", len(ids), listed=ids))
         if not value:
             raise ValueError("a plan names at least one block or a rule")
-        if not {"layers", "rule"} & set(value):
+        if not is_plan(value):
             return cls(value)
         layers = {b: v["keep"] if isinstance(v, Mapping) else v for b, v in value.get("layers", {}).items()}
         rule = Rule(**value["rule"]) if value.get("rule") else None

@@ -11,7 +11,7 @@ from ggufslice.arch._experts import PER_LAYER_USED, WIDTH_BY_USED
 from ggufslice.arch._moe import GROUP_KEYS, ID_TABLE, chunks, moe_blocks, regroup, strangers
 from ggufslice.errors import UnsupportedCutError
 from ggufslice.ops._base import Op
-from ggufslice.selection import ExpertPlan, positive, whole
+from ggufslice.selection import ExpertPlan, is_plan, positive, whole
 from ggufslice.spans import Remap, Span
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ __all__ = ["select_experts", "set_expert_used"]
 def _as_given(keep: Any) -> Any:
     """Check what to keep at once, and freeze it in the form that it was given in."""
     plan = ExpertPlan.of(keep)
-    if isinstance(keep, ExpertPlan) or plan.rule is None:
-        return keep if isinstance(keep, ExpertPlan) else dict(plan.keep)
-    return plan if isinstance(keep, Mapping) else plan.rule.listed or plan.rule.n
+    if isinstance(keep, Mapping):
+        return plan if is_plan(keep) else dict(plan.keep)
+    return plan if plan is keep or plan.rule is None else plan.rule.listed or plan.rule.n
 
 
 @attrs.frozen
