@@ -86,6 +86,6 @@ class TransferOptions:
     header_first: int = _knob(_MIB, 24)
     header_next: int = _knob(256 * _KIB, 24)
     header_budget: int = _knob(256 * _MIB, 24)
-    chunk_size: int = _knob(8 * _MIB, 1)
+    chunk_size: int = _knob(4 * _MIB, 1)
     max_redirects: int = _knob(10, 0)
     checksums: bool = False
