@@ -12,6 +12,7 @@ from gguf import GGUFReader
 
 import ggufslice as gs
 from ggufslice.spans import Literal
+from ggufslice.testing import build_gguf, synthetic
 from llama_logits import log_probabilities
 
 if TYPE_CHECKING:
@@ -98,6 +99,52 @@ def test_a_cut_answers_like_the_model_that_never_chooses_the_others(
 
     assert np.abs(log_probabilities(llama, tmp_path / "cut.gguf") - avoided).max() <= NOISE
     assert np.abs(log_probabilities(llama, zoo / f"{name}.gguf") - avoided).max() > 100 * NOISE
+
+
+GROUPED = {"expert_group_count": 2, "expert_group_used_count": 1}  # of 4 experts: 0-1 and 2-3
+
+
+def test_groups_are_kept_or_dropped_as_wholes(zoo: Path, llama: Path, tmp_path: Path) -> None:
+    keys = {f"deepseek2.{key}": value for key, value in GROUPED.items()}
+    gs.open(zoo / "deepseek2.gguf").pipe(gs.set_metadata(keys)).write(tmp_path / "grouped.gguf")
+    model = gs.open(tmp_path / "grouped.gguf")
+    model.pipe(gs.select_experts([3, 2, 0, 1])).write(tmp_path / "swapped.gguf")
+    model.pipe(without(2), without(3)).write(tmp_path / "avoided.gguf")
+    model.pipe(gs.select_experts([0, 1])).write(tmp_path / "dropped.gguf")
+    ungrouped = log_probabilities(llama, zoo / "deepseek2.gguf")
+
+    grouped = log_probabilities(llama, tmp_path / "grouped.gguf")
+
+    assert np.abs(grouped - ungrouped).max() > 100 * NOISE
+    assert np.abs(log_probabilities(llama, tmp_path / "swapped.gguf") - grouped).max() <= NOISE
+    avoided, dropped = (log_probabilities(llama, tmp_path / f"{name}.gguf") for name in ("avoided", "dropped"))
+    assert np.abs(dropped - avoided).max() <= NOISE
+    assert "deepseek2.expert_group_count" not in gs.open(tmp_path / "dropped.gguf").metadata
+
+
+def test_an_implied_width_survives_another_used_count(llama: Path, tmp_path: Path) -> None:
+    implied = {"qwen3moe.expert_feed_forward_length": None}
+    source = tmp_path / "implied.gguf"
+    source.write_bytes(build_gguf(*synthetic(experts=4, used=2, ffn=64, expert_ffn=32, metadata=implied)))
+    assert np.isfinite(log_probabilities(llama, source, vocab=264)).all()
+    gs.open(source).pipe(gs.set_expert_used(1)).write(tmp_path / "one.gguf")
+    assert np.isfinite(log_probabilities(llama, tmp_path / "one.gguf", vocab=264)).all()
+    by_hand = gs.open(source).pipe(gs.set_metadata({"qwen3moe.expert_used_count": 1}))
+    by_hand.write(tmp_path / "by-hand.gguf", force=True)
+    with pytest.raises(gs.BenchError):
+        log_probabilities(llama, tmp_path / "by-hand.gguf", vocab=264)
+
+
+def test_a_grafted_tensor_of_another_type_is_used(llama: Path, tmp_path: Path) -> None:
+    for name, options in {"ours": {}, "theirs": {"tensor_type": 8, "seed": 1}}.items():
+        (tmp_path / f"{name}.gguf").write_bytes(build_gguf(*synthetic(width=64, **options)))  # type: ignore[arg-type]
+    graft = gs.graft(tmp_path / "theirs.gguf", r"^(output|blk\.1\.ffn_up_exps)\.weight$")
+    gs.open(tmp_path / "ours.gguf").pipe(graft, gs.select_experts([5, 0, 3])).write(tmp_path / "both.gguf")
+    after = tensors_of(tmp_path / "both.gguf")
+    theirs = tensors_of(tmp_path / "theirs.gguf")
+    assert np.array_equal(after["blk.1.ffn_up_exps.weight"], theirs["blk.1.ffn_up_exps.weight"][[5, 0, 3]])
+    assert np.array_equal(after["output.weight"], theirs["output.weight"])
+    assert np.isfinite(log_probabilities(llama, tmp_path / "both.gguf", vocab=264)).all()
 
 
 def test_experts_without_their_router_answer_something_else(zoo: Path, llama: Path, tmp_path: Path) -> None:
