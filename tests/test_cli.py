@@ -320,6 +320,7 @@ def test_an_interrupted_build_ends_with_130_and_goes_on(tmp_path: Path) -> None:
         assert said.startswith(b"ggufslice: interrupted")
         assert b"Traceback" not in said
         assert not out.exists()
+        assert list(tmp_path.iterdir()) != []  # what was fetched
         again = subprocess.run(command("build", url, out), capture_output=True, text=True, check=False)
         assert again.returncode == 0, again.stderr
     assert out.read_bytes() == data

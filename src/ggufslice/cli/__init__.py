@@ -29,7 +29,7 @@ GROUPS = (
     "ggufslice.cli.demo",
 )
 
-FAILED, INTERRUPTED = 1, 130
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 class _Group(TyperGroup):
@@ -48,18 +48,20 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature that typer c
 
 
 def _root(
+    context: typer.Context,
     *,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Cut any GGUF down to the experts, layers and tensors that you name, and say what is left."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(USAGE)
 
 
 def make_app() -> typer.Typer:
     """Return the application with all groups of commands."""
-    app = typer.Typer(
-        name="ggufslice", cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-    )
-    app.callback()(_root)
+    app = typer.Typer(name="ggufslice", cls=_Group, add_completion=False, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(_root)
     for group in GROUPS:
         import_module(group).register(app)
     return app

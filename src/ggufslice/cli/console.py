@@ -68,43 +68,55 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
 
 
 class Bar:
-    """Progress of a write on a terminal: bytes, rate, time left, and how much an earlier run had written."""
+    """Progress of a write: bytes, rate, time left, and how much an earlier run had written.
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task: TaskID | None = None
+    Parameters
+    ----------
+    console
+        Where it goes; only notes are printed where that isn't a terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._task = TaskID(0)
 
     def started(self, plan: Plan, resumed: int) -> None:
         """See `ggufslice.io.progress.Progress`."""
         if resumed:
             part = percent_text(resumed / (plan.tensor_bytes or 1))
             self.noted(f"going on: {bytes_text(resumed)} ({part}) are there from an earlier run")
-        self._task = self._progress.add_task("writing", total=plan.tensor_bytes, completed=resumed)
+        if self._progress:
+            self._progress.start()
+            self._task = self._progress.add_task("writing", total=plan.tensor_bytes, completed=resumed)
 
     def advanced(self, n_bytes: int) -> None:
         """See `ggufslice.io.progress.Progress`."""
-        if self._task is not None:
+        if self._progress:
             self._progress.advance(self._task, n_bytes)
 
     def noted(self, text: str) -> None:
         """See `ggufslice.io.progress.Progress`."""
-        self._progress.console.print(printable(text), markup=False, highlight=False, soft_wrap=True, style="dim")
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True, style="dim")
 
     def finished(self) -> None:
         """See `ggufslice.io.progress.Progress`."""
-        self._progress.stop()
+        if self._progress:
+            self._progress.stop()
 
 
 @contextmanager
 def progress_bar() -> Iterator[Bar]:
-    """Give a `Bar` on stderr; where that isn't a terminal, only notes are printed."""
-    console = _stderr()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield Bar(progress)
+    """Give a `Bar` on stderr, and take it away whatever happens."""
+    bar = Bar(_stderr())
+    try:
+        yield bar
+    finally:
+        bar.finished()
