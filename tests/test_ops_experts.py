@@ -355,3 +355,14 @@ def test_only_nemotron_takes_a_used_count_for_each_layer() -> None:
         set_expert_used([2, 1])(hybrid)
     with pytest.raises(UnsupportedCutError, match="qwen3moe takes one expert_used_count for all layers"):
         set_expert_used([2, 1, 1, 1])(make()[0])
+
+
+def test_models_that_contradict_themselves_are_errors() -> None:
+    fewer = make(layers=3, metadata={"qwen3moe.block_count": 2})[0]
+    with pytest.raises(
+        UnsupportedCutError, match=r"block 2 has experts, but qwen3moe.block_count says that there are 2 blocks"
+    ):
+        select_experts(2)(fewer)
+    with pytest.raises(UnsupportedCutError, match="8 experts can't be in 3 groups of equal size"):
+        select_experts(2)(moe(expert_group_count=3, expert_group_used_count=1))
+    assert select_experts(2, groups="reset")(moe(expert_group_count=3, expert_group_used_count=1)).expert_count == 2

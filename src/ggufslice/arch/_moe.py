@@ -241,6 +241,11 @@ def regroup(view: GGUF, kept: Mapping[int, Sequence[int]]) -> Groups | None:
     used = int(view.hparam(GROUP_KEYS[1], 0))
     if count <= 1:
         return None
+    if view.expert_count % count:
+        raise UnsupportedCutError(
+            f"{view.expert_count} experts can't be in {count} groups of equal size ({view.key(GROUP_KEYS[0])}); pass "
+            "groups='reset'"
+        )
     size = view.expert_count // count
     left: dict[int, list[int]] = {}
     for number, ids in kept.items():

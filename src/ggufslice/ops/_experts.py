@@ -75,6 +75,11 @@ class select_experts(Op):  # noqa: N801 - operations read as verbs
             raise UnsupportedCutError(f"this model ({view.architecture or 'no architecture'}) has no routed experts")
         if found := list(strangers(view)):
             raise UnsupportedCutError("experts can't be cut: " + "; ".join(found[:8]))
+        if max(blocks) >= len(view.blocks):
+            raise UnsupportedCutError(
+                f"block {max(blocks)} has experts, but {view.key('block_count')} says that there are {len(view.blocks)} "
+                "blocks: set it with set_metadata first"
+            )
         first_mtp = view.block_count - view.nextn_count
         kept, notes = ExpertPlan.of(self.keep).resolve(
             {number: block.count for number, block in blocks.items()}, [n for n in blocks if n >= first_mtp]

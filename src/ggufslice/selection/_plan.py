@@ -1,11 +1,9 @@
-"""Which experts to keep, and why: `ExpertPlan`."""
+"""`ExpertPlan`: the experts that each block keeps."""
 
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,130 +11,15 @@ import attrs
 import numpy as np
 
 from ggufslice.errors import FormatError, UnsupportedCutError
+from ggufslice.selection._imatrix import WAYS, scores, source_name
+from ggufslice.selection._rules import Rule, expert_ids, positive, whole
 from ggufslice.view import GGUF
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from os import PathLike
 
-    from ggufslice.tensor import Tensor
-
-__all__ = ["ExpertPlan", "Rule", "expert_ids", "source_name"]
-
-
-def expert_ids(values: Any, where: str = "experts") -> tuple[int, ...]:
-    """Return a list of expert ids as a tuple.
-
-    Parameters
-    ----------
-    values
-        Whole numbers from 0 on, in their new order.
-    where
-        How a message calls them.
-
-    Raises
-    ------
-    TypeError
-        Not a list of whole numbers.
-    ValueError
-        None at all, a negative one, or one twice.
-    """
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise TypeError(f"{where}: expected a list of expert ids, got {values!r}")
-    if isinstance(values, set | frozenset):
-        raise TypeError(f"{where}: a set has no order, and experts are kept in the order that is given; pass a list")
-    ids = tuple(whole(v, where) for v in values)
-    if not ids:
-        raise ValueError(f"{where}: keep at least one expert")
-    seen: set[int] = set()
-    for i in ids:
-        if i < 0:
-            raise ValueError(f"{where}: expert ids count from 0, got {i}")
-        if i in seen:
-            raise ValueError(f"{where}: expert {i} is there twice")
-        seen.add(i)
-    return ids
-
-
-def whole(value: Any, where: str) -> int:
-    """Return a whole number as an int; a bool or a fraction is a TypeError."""
-    try:
-        if isinstance(value, bool | np.bool_):
-            raise TypeError  # noqa: TRY301 - the same message as for any other type
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{where}: expected a whole number, got {value!r}") from None
-
-
-def positive(value: Any, where: str) -> int:
-    """Return a whole number of at least 1."""
-    number = whole(value, where)
-    if number < 1:
-        raise ValueError(f"{where}: expected at least 1, got {number}")
-    return number
-
-
-def _n(value: Any) -> int:
-    return positive(value, "experts to keep")
-
-
-def _seed(value: Any) -> int:
-    return whole(value, "seed")
-
-
-def _ids(values: Iterable[int]) -> tuple[int, ...]:
-    return tuple(values)
-
-
-@attrs.frozen
-class Rule:
-    """A choice of experts that can be made for any block.
-
-    Parameters
-    ----------
-    kind
-        ``"first"``, ``"strided"`` (spread evenly), ``"random"`` or ``"listed"`` (the same ids everywhere).
-    n
-        How many to keep.
-    seed
-        Of ``"random"``.
-    listed
-        Of ``"listed"``.
-    """
-
-    kind: str = attrs.field(validator=attrs.validators.in_(("first", "strided", "random", "listed")))
-    n: int = attrs.field(converter=_n)
-    seed: int = attrs.field(default=0, converter=_seed)
-    listed: tuple[int, ...] = attrs.field(default=(), converter=_ids)
-
-    def ids(self, block: int, experts: int) -> tuple[int, ...]:
-        """Choose among the `experts` of a block; in ascending order, unless they are listed.
-
-        Raises
-        ------
-        UnsupportedCutError
-            The block has fewer.
-        """
-        if self.n > experts:
-            raise UnsupportedCutError(f"block {block} has {experts} experts: {self.n} of them can't be kept")
-        match self.kind:
-            case "first":
-                return tuple(range(self.n))
-            case "strided":
-                return tuple(i * experts // self.n for i in range(self.n))
-            case "random":
-                # Ranking by a hash gives the same choice in every version of every library.
-                def rank(i: int) -> bytes:
-                    return blake2b(f"{self.seed}/{block}/{i}".encode()).digest()
-
-                return tuple(sorted(sorted(range(experts), key=rank)[: self.n]))
-            case _:
-                return self.listed
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the rule as JSON-able values."""
-        extra = {"seed": self.seed} if self.kind == "random" else {"listed": list(self.listed)} if self.listed else {}
-        return {"kind": self.kind, "n": self.n, **extra}
+__all__ = ["ExpertPlan", "is_plan"]
 
 
 def is_plan(value: Mapping[Any, Any]) -> bool:
@@ -221,30 +104,19 @@ class ExpertPlan:
         squares.
         """
         from ggufslice.io.open import open as open_source  # noqa: PLC0415 - the front door to I/O
-        from ggufslice.io.read import read_pieces  # noqa: PLC0415 - as above
 
-        if by not in ("count", "count*activation"):
-            raise ValueError(f"by={by!r}: experts are ranked by 'count' or by 'count*activation'")
+        if by not in WAYS:
+            raise ValueError(f"by={by!r}: experts are ranked by {' or by '.join(map(repr, WAYS))}")
         n = positive(n, "experts to keep")
         view = path_or_url if isinstance(path_or_url, GGUF) else open_source(path_or_url)
-        name = source_name(view)
-        entries = _entries(view, by)
-        if not entries:
-            raise FormatError(
-                f"{name}: no counts by expert (blk.N.ffn_*_exps.weight.counts of more than one entry); make it with "
-                "llama-imatrix from the whole model, in the GGUF format"
-            )
-        data = read_pieces([piece for tensor in entries.values() for piece in tensor.pieces])
-        keep: dict[int, tuple[int, ...]] = {}
-        at = 0
-        for block, tensor in entries.items():
-            order = ">f4" if tensor.byteorder == "big" else "<f4"
-            scores = np.frombuffer(data, order, tensor.n_elements, at).reshape(tensor.shape).sum(axis=1, dtype=np.float64)
-            at += tensor.n_bytes
-            if n > len(scores):
-                raise UnsupportedCutError(f"{name}: block {block} has {len(scores)} experts: {n} of them can't be kept")
-            if scores.any():
-                keep[block] = tuple(sorted(np.argsort(-scores, kind="stable")[:n].tolist()))
+        keep: dict[int, list[int]] = {}
+        for block, of_experts in scores(view, by).items():
+            if n > len(of_experts):
+                raise UnsupportedCutError(
+                    f"{source_name(view)}: block {block} has {len(of_experts)} experts: {n} of them can't be kept"
+                )
+            if of_experts.any():
+                keep[block] = sorted(np.argsort(-of_experts, kind="stable")[:n].tolist())
         return cls(keep, Rule("first", n), f"imatrix {source_name(view)} by {by}")
 
     @classmethod
@@ -448,25 +320,3 @@ def _ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([i, i])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def source_name(view: GGUF) -> str:
-    """Name the file that a view was opened from: its redacted URL, or a local file without its folder."""
-    for tensor in view.values():
-        for piece in tensor.pieces:
-            if (source := getattr(piece, "source", None)) is not None:
-                display: str = source.display
-                return display if "://" in display else Path(display).name
-    return "?"
-
-
-def _entries(view: GGUF, by: str) -> dict[int, Tensor]:
-    """Find, for each block with counts by expert, the tensor to rank by: ne order [values, experts]."""
-    wanted = ("down.in_sum2",) if by != "count" else ("down.counts", "gate_up.counts", "up.counts", "gate.counts")
-    entries: dict[int, Tensor] = {}
-    for part, kind in (name.split(".") for name in wanted):
-        for name, tensor in view.items():
-            head, _, block = name.removesuffix(f".ffn_{part}_exps.weight.{kind}").rpartition(".")
-            if head == "blk" and block.isdecimal() and len(tensor.ne) == 2 and tensor.ne[1] > 1:
-                entries.setdefault(int(block), tensor)
-    return dict(sorted(entries.items()))

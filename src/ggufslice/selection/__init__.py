@@ -1,0 +1,9 @@
+"""Which experts to keep, and why: `ExpertPlan`."""
+
+from __future__ import annotations
+
+from ggufslice.selection._imatrix import source_name
+from ggufslice.selection._plan import ExpertPlan, is_plan
+from ggufslice.selection._rules import Rule, positive, whole
+
+__all__ = ["ExpertPlan", "Rule", "is_plan", "positive", "source_name", "whole"]
