@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ggufslice.errors import OutputError
+from ggufslice.io.sink import output_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,8 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         _held.discard(content)
-        path.unlink(missing_ok=True)
+        with output_errors(path):
+            path.unlink(missing_ok=True)
 
 
 def _busy(path: Path, owner: str) -> OutputError:
@@ -57,12 +59,13 @@ def _busy(path: Path, owner: str) -> OutputError:
 
 def _create(path: Path, content: str) -> bool:
     """Make the lock file; False where there is one already."""
-    try:
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except FileExistsError:
-        return False
-    with os.fdopen(fd, "w") as file:
-        file.write(content)
+    with output_errors(path):
+        try:
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        with os.fdopen(fd, "w") as file:
+            file.write(content)
     # Between making and writing it the file was empty, and may have been taken for one that a killed process left.
     return _read(path) == content
 
