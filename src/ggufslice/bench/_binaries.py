@@ -93,8 +93,13 @@ class Llama:
         return tuple(line.strip() for line in text.splitlines() if re.match(r"\s+\w+: ", line))
 
 
-@cache
 def _said(tool: Path, option: str) -> str:
+    return _answer(tool, option, tool.stat().st_mtime_ns)
+
+
+@cache
+def _answer(tool: Path, option: str, _mtime_ns: int) -> str:
+    """Ask once, until another build is put in the program's place."""
     asked = run([tool, option], timeout=_HELP_SECONDS)
     # llama-quantize prints its help and gives up with 1, as for a wrong option
     return (asked if asked.returncode == 1 and asked.text.strip() else asked.check(f"asking {tool.name} for {option}")).text
