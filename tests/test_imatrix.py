@@ -160,6 +160,36 @@ def test_cuts_of_cuts(path: Path, tmp_path: Path) -> None:
     assert sliced["blk.1.ffn_up_exps.weight.counts"].pieces == whole[[3, 5]].pieces
 
 
+def test_a_file_says_itself_how_it_was_cut(path: Path, tmp_path: Path) -> None:
+    cut = moe(tmp_path).pipe(gs.select_experts({1: [5, 1, 3], 2: [2, 4, 5]}), gs.keep_layers([0, 2]))
+    cut.write(tmp_path / "cut.gguf")
+    expected = gs.slice_imatrix(path, cut)
+    written = gs.open(tmp_path / "cut.gguf")
+    assert gs.slice_imatrix(path, written).all_tensors == expected.all_tensors
+    again, at_once = written.pipe(gs.select_experts([2, 0])), cut.pipe(gs.select_experts([2, 0]))
+    assert gs.slice_imatrix(path, again).all_tensors == gs.slice_imatrix(path, at_once).all_tensors
+    assert gs.slice_imatrix(path, again)["blk.1.ffn_up_exps.weight.counts"].ne == (1, 2)
+
+
+def test_a_cut_that_does_not_say_what_it_kept(path: Path, tmp_path: Path) -> None:
+    moe(tmp_path).pipe(gs.select_experts(3)).write(tmp_path / "cut.gguf")
+    silent = gs.open(tmp_path / "cut.gguf").pipe(gs.remove_metadata("ggufslice.kept.experts"))
+    with pytest.raises(gs.UnsupportedCutError, match=r"does not say which layers and experts of the first model it has"):
+        gs.slice_imatrix(path, gs.GGUF(silent.metadata, silent.all_tensors))
+
+
+def test_adjugate_experts_are_cut_by_chunk(tmp_path: Path) -> None:
+    chunk = TensorSpec("blk.0.ffn_up_chexps.weight", (32, 32, 3))
+    options: dict[str, Any] = {"architecture": "grovemoe", "layers": 1, "dense_lead": 0, "tensors": [chunk]}
+    model = moe(tmp_path, metadata={"grovemoe.experts_per_group": 2}, **options)
+    matrix = tmp_path / "m.gguf"
+    rows = np.arange(6).reshape(3, 2)
+    matrix.write_bytes(build_gguf({"general.type": "imatrix"}, entries("blk.0.ffn_up_chexps.weight", rows, [[7], [8], [9]])))
+    sliced = gs.slice_imatrix(matrix, model.pipe(gs.select_experts([4, 5, 0, 1])))
+    assert sliced["blk.0.ffn_up_chexps.weight.in_sum2"].numpy().tolist() == [[4, 5], [0, 1]]
+    assert sliced["blk.0.ffn_up_chexps.weight.counts"].numpy().tolist() == [[9], [7]]
+
+
 def test_a_model_is_no_matrix_and_another_models_matrix_does_not_fit(path: Path, tmp_path: Path) -> None:
     model = moe(tmp_path, experts=8)
     with pytest.raises(gs.FormatError, match=r"model.gguf is no importance matrix: general.type is 'model'"):

@@ -9,6 +9,7 @@ import attrs
 
 from ggufslice.arch._moe import block_number, chunks, moe_blocks
 from ggufslice.errors import FormatError, UnsupportedCutError
+from ggufslice.provenance import Origin
 from ggufslice.selection import source_name
 from ggufslice.view import GGUF
 
@@ -30,9 +31,10 @@ def slice_imatrix(imatrix: GGUF | str | PathLike[str], cut: GGUF) -> GGUF:
     Parameters
     ----------
     imatrix
-        A GGUF that llama-imatrix made from the model that `cut` was opened as: a path, a URL, or an open one.
+        A GGUF that llama-imatrix made from the whole model: a path, a URL, or an open one.
     cut
-        A view with its operations; not a file that was written from it.
+        A view with its operations, or a file that was written from one: it says in its metadata what was kept of the
+        first model, which is the one that `imatrix` must have been made from.
 
     Returns
     -------
@@ -45,7 +47,7 @@ def slice_imatrix(imatrix: GGUF | str | PathLike[str], cut: GGUF) -> GGUF:
     FormatError
         The file isn't an importance matrix.
     UnsupportedCutError
-        It has other counts of experts than the model.
+        It has other counts of experts than the model, or the cut doesn't say what was kept.
 
     Notes
     -----
@@ -65,62 +67,77 @@ def slice_imatrix(imatrix: GGUF | str | PathLike[str], cut: GGUF) -> GGUF:
             f"{source_name(source)} is no importance matrix: general.type is {source.metadata.get('general.type')!r}; "
             "llama-imatrix writes one in the GGUF format"
         )
-    names = _new_names(cut)
-    kept = _kept(cut)
+    kept = _Kept.of(cut)
+    names = {kept.old_name(name): name for name in cut if not (cut.lineage and name in cut.lineage.grafted)}
     tensors: list[Tensor] = []
     for name, tensor in source.items():
         entry = _ENTRY.fullmatch(name)
         if entry is None or entry[2] == "stats" or entry[1] not in names:
             continue
         new = names[entry[1]]
-        ids = kept.get(new)
-        if ids is not None and len(tensor.ne) > 1:
-            tensor = _taken(tensor, ids[0], ids[1])  # noqa: PLW2901 - the same entry, cut
-        tensors.append(attrs.evolve(tensor, name=f"{new}.{entry[2]}"))
+        taken = tensor if len(tensor.ne) < 2 else kept.take(tensor, new)
+        tensors.append(attrs.evolve(taken, name=f"{new}.{entry[2]}"))
     metadata = source.metadata
     if _NEXTN in metadata and metadata[_NEXTN] != cut.nextn_count:
         metadata = metadata.set({_NEXTN: cut.nextn_count})
     return source.evolve(metadata=metadata, tensors=tensors, op='"custom:slice_imatrix"', fragment=True)
 
 
-def _new_names(cut: GGUF) -> dict[str, str]:
-    """Map names of the model as it was opened to those that the tensors have now; dropped ones aren't there."""
-    blocks = {old: new for new, old in enumerate(cut.blocks)}
-    names: dict[str, str] = {}
-    for name in cut.base:
+@attrs.frozen
+class _Kept:
+    """What a cut kept of the model that was measured.
+
+    Parameters
+    ----------
+    layers
+        For each block its number there.
+    experts
+        Block to the ids that its experts had there; blocks that kept all are left out.
+    count
+        Experts of a block there.
+    per_chunk
+        Experts that share an adjugate expert.
+    """
+
+    layers: Sequence[int]
+    experts: Mapping[int, Sequence[int]]
+    count: int
+    per_chunk: int
+
+    @classmethod
+    def of(cls, cut: GGUF) -> _Kept:
+        per_chunk = max(1, int(cut.hparam("experts_per_group", 1)))
+        if Origin.of(cut.base) is None:  # the view was opened as the model that was measured
+            of_base = cut.lineage.experts if cut.lineage else {}
+            experts = {new: of_base[old] for new, old in enumerate(cut.blocks) if old in of_base}
+            return cls(cut.blocks, experts, cut.base.expert_count, per_chunk)
+        origin, blocks, n = Origin.of(cut), list(moe_blocks(cut)), cut.expert_count
+        ids = origin.kept_experts if origin else None
+        count = origin.source.expert_count if origin else None
+        if origin is None or origin.kept_layers is None or (blocks and (ids is None or count is None)):
+            raise UnsupportedCutError(
+                f"{source_name(cut)} does not say which layers and experts of the first model it has: cut the matrix with a "
+                "view of that model that the same operations were applied to"
+            )
+        by_block = {b: (ids or ())[i * n : (i + 1) * n] for i, b in enumerate(blocks)}
+        return cls(origin.kept_layers, by_block, count or 0, per_chunk)
+
+    def old_name(self, name: str) -> str:
+        """Return the name that a tensor of the cut had."""
         at = block_number(name)
-        if at is None:
-            new = name
-        elif at[0] in blocks:
-            new = f"blk.{blocks[at[0]]}.{at[1]}"
-        else:
-            continue
-        if new in cut:
-            names[name] = new
-    return names
+        return name if at is None else f"blk.{self.layers[at[0]]}.{at[1]}"
 
-
-def _kept(cut: GGUF) -> Mapping[str, tuple[Sequence[int], int]]:
-    """Return, by new name, which experts a tensor of experts kept, and of how many."""
-    experts = cut.lineage.experts if cut.lineage else {}
-    base = moe_blocks(cut.base)
-    per_chunk = max(1, int(cut.base.hparam("experts_per_group", 1)))
-    kept: dict[str, tuple[Sequence[int], int]] = {}
-    for new, old in enumerate(cut.blocks):
-        if old not in experts or old not in base:
-            continue
-        for rest, tensor in base[old].routed.items():
-            if "_exps." in rest:
-                kept[f"blk.{new}.{rest}"] = (experts[old], tensor.ne[-1])
-        for rest, tensor in base[old].chunked.items():
-            kept[f"blk.{new}.{rest}"] = (chunks(experts[old], per_chunk, f"block {new}"), tensor.ne[-1])
-    return kept
-
-
-def _taken(entry: Tensor, ids: Sequence[int], count: int) -> Tensor:
-    if entry.ne[-1] != count:
-        raise UnsupportedCutError(
-            f"imatrix entry {entry.name!r} has {entry.ne[-1]} experts and the model {count}: it was measured on another "
-            "model, or comes from a file without counts by expert"
-        )
-    return entry[ids]
+    def take(self, entry: Tensor, new: str) -> Tensor:
+        """Take the kept experts of an entry for the tensor `new` of the cut."""
+        at = block_number(new)
+        if at is None or at[0] not in self.experts or "exps." not in at[1]:
+            return entry
+        ids, count = self.experts[at[0]], self.count
+        if "_chexps." in at[1]:
+            ids, count = chunks(ids, self.per_chunk, f"block {at[0]}"), count // self.per_chunk
+        if entry.ne[-1] != count:
+            raise UnsupportedCutError(
+                f"imatrix entry {entry.name!r} has {entry.ne[-1]} experts and the model {count}: it was measured on another "
+                "model, or comes from a file without counts by expert"
+            )
+        return entry[ids]
