@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import attrs
 
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["select_experts", "set_expert_used"]
 
 
-def _as_given(keep: Any) -> Any:
+_Keep: TypeAlias = SupportsIndex | Iterable[SupportsIndex] | Mapping[Any, Any] | ExpertPlan
+_Kept: TypeAlias = int | tuple[int, ...] | dict[int, tuple[int, ...]] | ExpertPlan
+
+
+def _as_given(keep: _Keep) -> _Kept:
     """Check what to keep at once, and freeze it in the form that it was given in."""
     plan = ExpertPlan.of(keep)
     if isinstance(keep, Mapping):
@@ -66,7 +70,7 @@ class select_experts(Op):  # noqa: N801 - operations read as verbs
     select_experts(keep=(5, 0, 3), groups='keep')
     """
 
-    keep: Any = attrs.field(converter=_as_given)
+    keep: _Kept = attrs.field(converter=_as_given)
     groups: str = attrs.field(default="keep", kw_only=True, validator=attrs.validators.in_(("keep", "reset")))
 
     def _apply(self, view: GGUF) -> GGUF:
@@ -150,7 +154,7 @@ def _renumber(table: Tensor, ids: tuple[int, ...], count: int) -> Tensor:
     return attrs.evolve(table, pieces=pieces)
 
 
-def _used(n: Any) -> int | tuple[int, ...]:
+def _used(n: SupportsIndex | Sequence[SupportsIndex]) -> int | tuple[int, ...]:
     if isinstance(n, list | tuple):
         return tuple(positive(v, "experts used, by layer") if whole(v, "experts used, by layer") else 0 for v in n)
     return positive(n, "experts used")
