@@ -14,7 +14,7 @@ from ggufslice.io.reply import http_date
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["basic_auth", "escaped", "follow", "lifetime", "origin_of", "redacted", "without_secrets"]
+__all__ = ["basic_auth", "escaped", "follow", "lifetime", "origin_of", "redacted", "without_secrets", "without_userinfo"]
 
 _PORTS = {"http": 80, "https": 443}
 _SECRET = re.compile(r"sig|token|secret|credential|password|passwd|auth|\bkey|api_?key|access_?key|policy", re.IGNORECASE)
@@ -50,6 +50,12 @@ def basic_auth(url: str) -> str | None:
         return None
     user, _, password = userinfo.partition(":")
     return "Basic " + b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+
+
+def without_userinfo(url: str) -> str:
+    """Drop user and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def without_secrets(url: str) -> str:

@@ -9,20 +9,19 @@ import time
 from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import urlsplit
 
 import aiohttp
 import attrs
 from yarl import URL
 
 from ggufslice.errors import AuthError, RangeNotSupportedError, SourceChangedError, SourceError, redact_url
-from ggufslice.io.address import basic_auth, escaped, follow, lifetime, origin_of, redacted
+from ggufslice.io.address import basic_auth, escaped, follow, lifetime, origin_of, redacted, without_userinfo
 from ggufslice.io.reply import RETRIED, Part, check_reply
 from ggufslice.io.retry import Retry
 from ggufslice.io.sessions import session_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from ggufslice.io.options import TransferOptions
     from ggufslice.io.sources import Access
@@ -117,7 +116,7 @@ class HttpSource:
         auth = basic_auth(url)
         if auth:
             headers["Authorization"] = auth
-        entry = Entry(url=escaped(_without_userinfo(url)), headers=headers, storage_options=storage_options)
+        entry = Entry(url=escaped(without_userinfo(url)), headers=headers, storage_options=storage_options)
         return cls(ref, entry, access.options)
 
     @property
@@ -136,18 +135,26 @@ class HttpSource:
         counts = tally.of(self.ref)
         at = start
         try:
-            async for chunk in _body(response):
+            async for chunk in response.content.iter_any():
                 counts.received += len(chunk)
                 if at + len(chunk) > part.stop:
                     counts.wasted += len(chunk)
-                    raise RangeNotSupportedError(
-                        f"{self.ref.display}: the reply brings more than the bytes {start}-{part.stop - 1} that it states"
-                    )
+                    at += len(chunk)
+                    break
                 at += len(chunk)
                 yield chunk
+        except TimeoutError:
+            raise Retry(f"the reply stalled after {at - start} of {part.stop - start} bytes", event="timeout") from None
+        except (aiohttp.ClientError, OSError) as error:
+            reason = f"the reply broke off after {at - start} of {part.stop - start} bytes ({_why(error)})"
+            raise Retry(reason) from None
         finally:
             # A connection whose reply was read to its end is back in the pool already, and this does nothing.
             response.close()
+        if at > part.stop:
+            raise RangeNotSupportedError(
+                f"{self.ref.display}: the reply brings more than the bytes {start}-{part.stop - 1} that it states"
+            )
         if at < part.stop:
             raise Retry(f"the reply ended after {at - start} of {part.stop - start} bytes", event="short")
 
@@ -180,7 +187,7 @@ class HttpSource:
 
     def _outdated(self, address: _Address, status: int) -> bool:
         """Tell whether a walk from the entry may help: the address expired, or a range inside the file isn't found."""
-        expired = not address.entry and status in _EXPIRED
+        expired = address.url != self._entry.url and status in _EXPIRED
         return expired or (status == 416 and self.ref.size is not None)
 
     async def _send(self, start: int, stop: int, tally: Tally) -> tuple[_Address, aiohttp.ClientResponse]:
@@ -347,6 +354,7 @@ async def send(
             URL(url, encoded=True),  # as it is: an escape written in another way breaks a signature
             headers={
                 "User-Agent": _USER_AGENT,
+                **session.route.headers,
                 **({} if entry is None else entry.headers),
                 **headers,
                 # Or a server may compress, and count ranges of what it compressed.
@@ -354,7 +362,11 @@ async def send(
             },
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=options.connect_timeout, sock_read=options.read_timeout),
-            **{**session.route, **({} if entry is None else entry.request_options)},
+            **{
+                "proxy": session.route.proxy,
+                "proxy_headers": session.route.proxy_headers,
+                **({} if entry is None else entry.request_options),
+            },
         )
     except TimeoutError:
         raise Retry(f"{origin} did not answer in time", event="timeout") from None
@@ -370,24 +382,4 @@ async def send(
 def _why(error: BaseException) -> str:
     """Return what went wrong with a connection, without the URLs that some messages hold."""
     cause = getattr(error, "os_error", error)
-    return getattr(cause, "strerror", None) or f"the connection failed ({type(error).__name__})"
-
-
-async def _body(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives."""
-    chunks = response.content.iter_any()
-    while True:
-        try:
-            chunk = await anext(chunks)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            raise Retry("the reply stalled", event="timeout") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise Retry(f"the reply broke off: {_why(error)}") from None
-        yield chunk
-
-
-def _without_userinfo(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return getattr(cause, "strerror", None) or type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
 
@@ -13,6 +13,7 @@ import aiohttp
 import attrs
 from fsspec.implementations.http import get_client as default_client
 
+from ggufslice.io.address import basic_auth, without_userinfo
 from ggufslice.io.loop import run
 
 if TYPE_CHECKING:
@@ -26,6 +27,25 @@ __all__ = ["Session", "close_sessions", "session_for"]
 _Key = tuple[str, str, int]
 
 
+@attrs.frozen
+class Route:
+    """The way to an origin.
+
+    Parameters
+    ----------
+    proxy
+        The proxy's address, if there is one.
+    proxy_headers
+        What it wants to be told when it is asked for a tunnel.
+    headers
+        What it wants to be told with each request.
+    """
+
+    proxy: str | None = None
+    proxy_headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+
 @attrs.define
 class Session:
     """A session, how its origin is reached, and who uses it.
@@ -35,7 +55,7 @@ class Session:
     client
         The session itself.
     route
-        Arguments of each request: the proxy.
+        The proxy on the way to its origin.
     users
         The sources that use it.
     client_kwargs
@@ -43,7 +63,7 @@ class Session:
     """
 
     client: aiohttp.ClientSession
-    route: Mapping[str, Any]
+    route: Route
     users: WeakSet[HttpSource] = attrs.field(factory=WeakSet)
     client_kwargs: Mapping[str, Any] = attrs.field(factory=dict)
 
@@ -82,27 +102,27 @@ async def session_for(origin: str, role: str, user: HttpSource | None, storage_o
             # aiohttp would take credentials from .netrc too, and send them to whichever host a redirect leads to.
             "trust_env": False,
         }
+        route = _route(origin) if client_kwargs.get("trust_env", True) else Route()
         client = await storage_options.get("get_client", default_client)(**kwargs)
-        route = _route(origin) if client_kwargs.get("trust_env", True) else {}
         found = _sessions[key] = Session(client, route, client_kwargs=client_kwargs)
     if user is not None:
         found.users.add(user)
     return found
 
 
-def _route(origin: str) -> dict[str, Any]:
-    """Return the proxy that the environment names for an origin, as arguments of a request."""
+def _route(origin: str) -> Route:
+    """Return how the environment wants an origin to be reached."""
     parts = urlsplit(origin)
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or proxy_bypass(parts.netloc) or proxy_bypass(parts.hostname or ""):
-        return {}
+        return Route()
     if "://" not in proxy:
         proxy = f"http://{proxy}"
-    address = urlsplit(proxy)
-    clean = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-    auth = aiohttp.BasicAuth(unquote(address.username), unquote(address.password or "")) if address.username else None
-    return {"proxy": clean, "proxy_auth": auth}
+    auth = basic_auth(proxy)
+    headers = {} if auth is None else {"Proxy-Authorization": auth}
+    # A tunnel is asked for with headers of its own; without one, the proxy reads those of the request.
+    return Route(without_userinfo(proxy), headers, {} if parts.scheme == "https" else headers)
 
 
 async def close_sessions(users: Iterable[Source]) -> None:
