@@ -128,7 +128,7 @@ def test_what_must_stay(reading: dict[str, Any]) -> None:
         "SWA": "a sliding-window block",
         "1 attention": "a block of attention",
         "1 recurrent": "a recurrent block",
-        "full": "a block of full attention",
+        "1 full layer": "a block of full attention",
         "NoPE": "a block without rope",
         "RoPE": "a block with rope",
         "ratios": "a block with compress ratio 4",

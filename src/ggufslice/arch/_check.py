@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from ggufslice.arch._finding import Finding
 from ggufslice.arch._hparams import MAX_BLOCKS, Hparams
 from ggufslice.arch._kinds import changes, kinds_of, rule_of
-from ggufslice.arch._layers import PER_BLOCK, block_arrays, cut_metadata, split_name
+from ggufslice.arch._layers import PER_BLOCK, block_arrays, cut, split_name
 from ggufslice.arch._rules import Block
 from ggufslice.arch._table import ARCHITECTURES
 
@@ -39,6 +39,7 @@ _EXACT = PER_BLOCK - {
     "deepstack_mapping",
 }
 _MOST_HINTS = 3
+_MOST_TRIES = 300
 
 
 def check_layers(view: GGUF) -> Iterator[Finding]:
@@ -49,9 +50,9 @@ def check_layers(view: GGUF) -> Iterator[Finding]:
     if new.architecture != old.architecture:
         yield Finding(f"general.architecture was {old.architecture!r}, and is {new.architecture!r}: nothing can be checked")
         return
-    cut = blocks != tuple(range(old.n_named)) and blocks != tuple(range(old.n_blocks))
+    fewer = blocks != tuple(range(old.n_named)) and blocks != tuple(range(old.n_blocks))
     known = new.architecture in ARCHITECTURES
-    if cut and not known:
+    if fewer and not known:
         yield Finding(
             f"the architecture {new.architecture!r} is not known here: which of its layers differ, and how llama.cpp tells, "
             "can't be said",
@@ -63,10 +64,10 @@ def check_layers(view: GGUF) -> Iterator[Finding]:
         return
     problems = list(_problems(old, new, blocks))
     if problems:
-        hint = _hint(old, blocks) if cut else ""
+        hint = _hint(old, blocks) if fewer else ""
         yield from (Finding(problem, hint) for problem in problems)
     yield from _tensors(view, new)
-    if cut:
+    if fewer:
         yield from _remarks(old, new, blocks)
 
 
@@ -209,6 +210,14 @@ def _remarks(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[Find
             yield Finding(
                 f"features of an image are added to layer {gone[0]}, which is gone: images won't work", refuse=False
             )
+    size = old.number("attn_res.block_size")
+    apart = [i for i in blocks if size and i - i % size not in blocks]
+    if apart:
+        yield Finding(
+            f"the residual stream is no longer set aside at layer {apart[0] - apart[0] % size}, which is gone: layer "
+            f"{apart[0]} adds to the stream that began before it",
+            refuse=False,
+        )
     if new.architecture == "gemma4" and blocks[-2:] != (old.n_blocks - 2, old.n_blocks - 1):
         yield Finding(
             f"a gemma4-assistant draft reads the last two layers, {old.n_blocks - 2} and {old.n_blocks - 1}, and no longer "
@@ -225,7 +234,7 @@ def _hint(old: Hparams, blocks: Sequence[int]) -> str:
     if rule_of(old).refuse(old):
         return "keep all layers"
     found: dict[tuple[int, ...], str] = {}
-    for kept, words in _neighbours(old, blocks):
+    for kept, words in islice(_neighbours(old, blocks), _MOST_TRIES):
         if kept not in found and kept != tuple(blocks) and len(kept) < old.n_named and sound(old, kept):
             found[kept] = words
             if len(found) == _MOST_HINTS:
@@ -235,8 +244,7 @@ def _hint(old: Hparams, blocks: Sequence[int]) -> str:
 
 def sound(old: Hparams, kept: Sequence[int]) -> bool:
     """Tell from metadata alone whether a cut would load and keep every layer what it is."""
-    new = Hparams(old.architecture, cut_metadata(old, kept))
-    return not any(_problems(old, new, kept))
+    return not any(_problems(old, cut(old, kept), kept))
 
 
 def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -250,9 +258,6 @@ def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[tuple[int
                 yield (*range(count), *tail), f"the first {count} layers"
     for i in missing:
         yield (*sorted([*trunk, i]), *tail), f"keep layer {i} too"
-    for i in trunk:
-        if len(trunk) > 1:
-            yield (*(k for k in trunk if k != i), *tail), f"drop layer {i} too"
     for period in range(2, old.n_trunk):
         groups = [range(start, min(start + period, old.n_trunk)) for start in range(0, old.n_trunk, period)]
         for whole in (
@@ -261,6 +266,9 @@ def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[tuple[int
         ):
             if whole and len(whole) < old.n_trunk:
                 yield (*whole, *tail), f"whole periods of {period}: layers {_ranges(whole)}"
+    for i in trunk:
+        if len(trunk) > 1:
+            yield (*(k for k in trunk if k != i), *tail), f"drop layer {i} too"
 
 
 def _ranges(numbers: Iterable[int]) -> str:

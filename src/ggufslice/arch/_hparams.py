@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from ggufslice.metadata import Metadata
     from ggufslice.view import GGUF
 
@@ -18,7 +20,7 @@ MAX_BLOCKS = 512  # llama.cpp b11434, src/llama-hparams.h:11, LLAMA_MAX_LAYERS
 
 @attrs.frozen(eq=False)
 class Hparams:
-    """The metadata of a model, read as llama.cpp does.
+    """The metadata of a model, read as llama.cpp does, with changes that aren't written yet.
 
     Parameters
     ----------
@@ -26,26 +28,58 @@ class Hparams:
         ``general.architecture``: the prefix of the keys.
     metadata
         The records.
+    changed
+        Key to another value; None where the key goes.
+    types
+        Types of keys that `changed` brings, or gives another type.
     """
 
     architecture: str
     metadata: Metadata
+    changed: Mapping[str, Any] = attrs.field(factory=dict)
+    types: Mapping[str, str] = attrs.field(factory=dict)
+    _decoded: dict[str, Any] = attrs.field(factory=dict, repr=False)
 
     @classmethod
     def of(cls, view: GGUF) -> Hparams:
         """Read those of a view."""
         return cls(view.architecture, view.metadata)
 
-    @cached_property
-    def _values(self) -> dict[str, Any]:
-        return {}
+    def key(self, suffix: str) -> str:
+        """Return the full key."""
+        return f"{self.architecture}.{suffix}"
+
+    def value(self, key: str) -> Any:
+        """Return the value of a full key, or None; each array is decoded once."""
+        if key in self.changed:
+            return self.changed[key]
+        if key not in self._decoded:
+            self._decoded[key] = self.metadata.get(key)
+        return self._decoded[key]
+
+    def names(self) -> Iterator[str]:
+        """Yield the full keys that are there."""
+        yield from (
+            key for key in {**dict.fromkeys(self.metadata), **self.changed} if self.changed.get(key, self) is not None
+        )
+
+    def but(self, values: Mapping[str, Any], type_: str | None = None) -> Hparams:
+        """Return these numbers with other values of full keys; values that are there already change nothing."""
+        news = {key: value for key, value in values.items() if self.value(key) != value}
+        if not news:
+            return self
+        types = {**self.types, **dict.fromkeys(news, type_)} if type_ else self.types
+        return attrs.evolve(self, changed={**self.changed, **news}, types=types)
+
+    def written(self) -> Metadata:
+        """Return metadata with the changes; records that don't change keep their bytes and their place."""
+        gone = [key for key, value in self.changed.items() if value is None]
+        values = {key: value for key, value in self.changed.items() if value is not None}
+        return self.metadata.set(values, types=self.types).remove(gone) if self.changed else self.metadata
 
     def get(self, suffix: str, default: Any = None) -> Any:
-        """Return the value of an architecture's key; each array is decoded once."""
-        key = f"{self.architecture}.{suffix}"
-        if key not in self._values:
-            self._values[key] = self.metadata.get(key)
-        value = self._values[key]
+        """Return the value of an architecture's key."""
+        value = self.value(f"{self.architecture}.{suffix}")
         return default if value is None else value
 
     def number(self, suffix: str) -> int:
@@ -79,7 +113,7 @@ class Hparams:
     @cached_property
     def n_vocab(self) -> int:
         """Tokens in the vocabulary, as src/models/deepseek2.cpp:5 counts them."""
-        return self.number("vocab_size") or len(self.metadata.get("tokenizer.ggml.tokens", ()))
+        return self.number("vocab_size") or len(self.value("tokenizer.ggml.tokens") or ())
 
     @cached_property
     def head_dims(self) -> tuple[int, int, int]:

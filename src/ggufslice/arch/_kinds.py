@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ggufslice.arch._hparams import Hparams
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from ggufslice.arch._rules import Kind
     from ggufslice.view import GGUF
 
-__all__ = ["changes", "kinds", "kinds_of", "rule_of"]
+__all__ = ["changes", "kind_of", "kinds", "kinds_of", "rule_of"]
 
 _PLAIN = Arch()
 
@@ -29,18 +30,21 @@ def kinds(view: GGUF) -> tuple[Kind, ...]:
     return kinds_of(Hparams.of(view))
 
 
+@lru_cache(maxsize=8)
 def kinds_of(h: Hparams) -> tuple[Kind, ...]:
     """Return what llama.cpp assumes of each block."""
+    return tuple(kind_of(h, block) for block in range(h.n_named))
+
+
+def kind_of(h: Hparams, block: int) -> Kind:
+    """Return what llama.cpp assumes of one block."""
     rule = rule_of(h)
-    return tuple(
-        {
-            # heads for multi-token prediction are told apart by their order
-            "part": f"MTP head {block - h.n_trunk}" if block >= h.n_trunk else "trunk",
-            **{aspect: pattern.at(h, block) for aspect, pattern in rule.patterns.items()},
-            **{aspect: trait(h, block) for aspect, trait in rule.traits.items()},
-        }
-        for block in range(h.n_named)
-    )
+    return {
+        # heads for multi-token prediction are told apart by their order
+        "part": f"MTP head {block - h.n_trunk}" if block >= h.n_trunk else "trunk",
+        **{aspect: pattern.at(h, block) for aspect, pattern in rule.patterns.items()},
+        **{aspect: trait(h, block) for aspect, trait in rule.traits.items()},
+    }
 
 
 def changes(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[tuple[str, int, object, object]]:
@@ -60,10 +64,10 @@ def changes(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[tuple
         number before.
     """
     before = kinds_of(old)
-    for number, (origin, kind) in enumerate(zip(blocks, kinds_of(new), strict=False)):
+    for number, origin in enumerate(blocks[: new.n_named]):
         if origin >= len(before):  # grafted
             continue
-        for aspect, value in kind.items():
+        for aspect, value in kind_of(new, number).items():  # block after block: a search can stop at the first change
             now = Block(blocks[value.number]) if isinstance(value, Block) and value.number < len(blocks) else value
             if now != before[origin][aspect]:
                 yield aspect, number, before[origin][aspect], now

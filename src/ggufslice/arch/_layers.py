@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ggufslice.arch._hparams import Hparams
 from ggufslice.arch._kinds import changes, rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ggufslice.arch._hparams import Hparams
     from ggufslice.arch._rules import Arch
-    from ggufslice.metadata import Metadata
     from ggufslice.tensor import Tensor
     from ggufslice.view import GGUF
 
-__all__ = ["PER_BLOCK", "block_arrays", "cut_metadata", "cut_tensors", "split_name"]
+__all__ = ["PER_BLOCK", "block_arrays", "cut", "cut_tensors", "renamed", "split_name"]
 
 # Arrays with an entry for each block, whichever architecture reads them (src/llama-model.cpp:1335, 1397-1433). Files that
 # llama.cpp saved itself have all of them, some with 512 entries.
@@ -69,23 +68,20 @@ def split_name(name: str, rule: Arch) -> tuple[str, int, str] | None:
 
 def block_arrays(h: Hparams) -> Iterator[tuple[str, list[Any], bool]]:
     """Yield the keys of arrays with an entry for each block, their values, and whether that is known or guessed."""
-    prefix = f"{h.architecture}."
-    for key in h.metadata:
-        if not h.metadata.type(key).startswith("arr["):
-            continue
+    prefix = h.key("")
+    for key in h.names():
         suffix = key.removeprefix(prefix) if key.startswith(prefix) else None
-        if suffix in PER_BLOCK or key in _PER_BLOCK_BARE:
-            yield key, h.metadata[key], True
-        elif suffix and suffix not in _NOT_PER_BLOCK and not suffix.startswith("adapters."):
-            value = h.metadata[key]
-            if len(value) in {h.n_blocks, h.n_trunk} - {0}:
-                yield key, value, False
+        known = suffix in PER_BLOCK or key in _PER_BLOCK_BARE
+        if known or (suffix and suffix not in _NOT_PER_BLOCK and not suffix.startswith("adapters.")):
+            value = h.value(key)
+            if isinstance(value, list) and (known or len(value) in {h.n_blocks, h.n_trunk} - {0}):
+                yield key, value, known
 
 
-def cut_metadata(h: Hparams, kept: Sequence[int]) -> Metadata:
-    """Return the metadata of a model that has only these blocks.
+def cut(h: Hparams, kept: Sequence[int]) -> Hparams:
+    """Return the numbers of a model that has only these blocks.
 
-    Keys that need no change stay as they are, byte for byte.
+    Keys that need no change aren't touched.
 
     Parameters
     ----------
@@ -96,55 +92,41 @@ def cut_metadata(h: Hparams, kept: Sequence[int]) -> Metadata:
     """
     rule = rule_of(h)
     slots = rule.slots(h, kept)
-    new = _with(h, {"block_count": len(slots)})
-    new = _with(new, _counts(h, rule, kept))
-    for key, value, _ in block_arrays(h):
-        new = _with_key(new, key, [value[i] for i in slots if i < len(value)])
-    new = _names(new, kept, rule)
-    new = _lists(new, kept)
+    new = h.but({h.key("block_count"): len(slots)} | _counts(h, rule, kept))
+    new = new.but({key: [value[i] for i in slots if i < len(value)] for key, value, _ in block_arrays(h)})
+    new = new.but(_tensor_names(h, kept, rule) | _lists(h, kept))
     if new.head_dims != h.head_dims:  # a default that comes from block 0 (src/llama-model.cpp:1437)
-        new = _with(new, {key: n for key, n in zip(_DIMS, h.head_dims, strict=True) if h.get(key) is None}, "u32")
+        dims = zip(_DIMS, h.head_dims, strict=True)
+        new = new.but({h.key(suffix): n for suffix, n in dims if h.get(suffix) is None}, "u32")
     new = _patterns(h, new, rule, kept)
     new = _window_off(h, new, rule, kept)
     new = _whole(h, new, rule)
-    return _steps(h, new, rule, kept).metadata
-
-
-def _with_key(h: Hparams, key: str, value: Any, type_: str | None = None) -> Hparams:
-    if key in h.metadata and h.metadata[key] == value:
-        return h
-    return Hparams(h.architecture, h.metadata.set({key: value}, types={key: type_} if type_ else None))
-
-
-def _with(h: Hparams, values: dict[str, Any], type_: str | None = None) -> Hparams:
-    for suffix, value in values.items():
-        h = _with_key(h, f"{h.architecture}.{suffix}", value, type_)
-    return h
+    return _steps(h, new, rule, kept)
 
 
 def _counts(h: Hparams, rule: Arch, kept: Sequence[int]) -> dict[str, int]:
     """Count again how many of the first or last blocks there are."""
-    ends = {key: range(h.number(key)) for key in (*_HEADS, *rule.heads)}
-    ends |= {key: range(h.n_trunk - h.number(key), h.n_trunk) for key in rule.tails}
+    ends = {suffix: range(h.number(suffix)) for suffix in (*_HEADS, *rule.heads)}
+    ends |= {suffix: range(h.n_trunk - h.number(suffix), h.n_trunk) for suffix in rule.tails}
     ends["nextn_predict_layers"] = range(h.n_trunk, h.n_blocks)
-    return {key: sum(i in counted for i in kept) for key, counted in ends.items() if h.number(key)}
+    return {h.key(suffix): sum(i in counted for i in kept) for suffix, counted in ends.items() if h.number(suffix)}
 
 
-def _names(h: Hparams, kept: Sequence[int], rule: Arch) -> Hparams:
+def _tensor_names(h: Hparams, kept: Sequence[int], rule: Arch) -> dict[str, Any]:
     """Cut the list of tensors with extra attributes, and the attributes in step (src/llama-model.cpp:1242)."""
-    if _EXTRA_NAMES not in h.metadata:
-        return h
-    names = _renamed(h.metadata[_EXTRA_NAMES], kept, rule)
-    stay = [i for i, name in enumerate(names) if name]
-    for key in [key for key in h.metadata if key.startswith(_EXTRA)]:
-        value = [name for name in names if name] if key == _EXTRA_NAMES else h.metadata[key]
-        if isinstance(value, list) and len(value) == len(names) and key != _EXTRA_NAMES:
-            value = [value[i] for i in stay]
-        h = _with_key(h, key, value)
-    return h
+    old = h.value(_EXTRA_NAMES)
+    if not old:
+        return {}
+    names = renamed(old, kept, rule)
+    lists = {key: h.value(key) for key in h.names() if key.startswith(_EXTRA)} | {_EXTRA_NAMES: names}
+    return {
+        key: [value for value, name in zip(values, names, strict=True) if name]
+        for key, values in lists.items()
+        if isinstance(values, list) and len(values) == len(names)
+    }
 
 
-def _renamed(names: Iterable[str], kept: Sequence[int], rule: Arch) -> list[str | None]:
+def renamed(names: Iterable[str], kept: Sequence[int], rule: Arch) -> list[str | None]:
     """Give each name of a tensor its new one; None where its block is gone."""
     place = {old: new for new, old in enumerate(kept)}
     out: list[str | None] = []
@@ -159,17 +141,15 @@ def _renamed(names: Iterable[str], kept: Sequence[int], rule: Arch) -> list[str 
     return out
 
 
-def _lists(h: Hparams, kept: Sequence[int]) -> Hparams:
+def _lists(h: Hparams, kept: Sequence[int]) -> dict[str, Any]:
     """Renumber the block with embeddings of its own, or forget it (src/models/qwen4exp.cpp:85)."""
     blocks = h.get("ple.layers")
     if not blocks:
-        return h
+        return {}
     place = {old: new for new, old in enumerate(kept)}
-    now = [place[block] for block in blocks if block in place]
-    if now:
-        return _with(h, {"ple.layers": now})
-    prefix = f"{h.architecture}.ple."
-    return Hparams(h.architecture, h.metadata.remove([key for key in h.metadata if key.startswith(prefix)]))
+    if now := [place[block] for block in blocks if block in place]:
+        return {h.key("ple.layers"): now}
+    return dict.fromkeys(key for key in h.names() if key.startswith(h.key("ple.")))
 
 
 def _patterns(h: Hparams, new: Hparams, rule: Arch, kept: Sequence[int]) -> Hparams:
@@ -179,7 +159,7 @@ def _patterns(h: Hparams, new: Hparams, rule: Arch, kept: Sequence[int]) -> Hpar
             continue
         wanted = [pattern.at(h, i) for i in kept if i < h.n_trunk or not pattern.trunk_only]
         if wanted != [pattern.at(new, i) for i in range(len(wanted))]:
-            new = _with(new, {pattern.key: wanted}, "arr[bool]")
+            new = new.but({h.key(pattern.key): wanted}, "arr[bool]")
     return new
 
 
@@ -188,45 +168,43 @@ def _window_off(h: Hparams, new: Hparams, rule: Arch, kept: Sequence[int]) -> Hp
     pattern = rule.patterns.get("window")
     if pattern is None or not pattern.on(h) or any(pattern.at(h, i) for i in kept):
         return new
-    without = _with(new, {_WINDOW: 0})
+    without = new.but({h.key(_WINDOW): 0})
     same = not pattern.on(without) and not any(changes(h, without, kept))
     return without if same and all(whole(without) == whole(h) for whole in rule.whole.values()) else new
 
 
 def _whole(h: Hparams, new: Hparams, rule: Arch) -> Hparams:
     """Write defaults out that depend on the number of blocks."""
-    for key, type_ in rule.written.items():
-        value = rule.whole[key](h)
-        if rule.whole[key](new) != value:
-            new = _with(new, {key: value}, type_)
+    for suffix, type_ in rule.written.items():
+        value = rule.whole[suffix](h)
+        if rule.whole[suffix](new) != value:
+            new = new.but({h.key(suffix): value}, type_)
     return new
 
 
 def _steps(h: Hparams, new: Hparams, rule: Arch, kept: Sequence[int]) -> Hparams:
     """Look for a period that gives every kept block its kind."""
-    for key in rule.steps:
-        if not h.number(key) or not any(changes(h, new, kept)):
-            continue
-        tries = (_with(new, {key: step}) for step in [*range(1, len(kept) + 2), 0])
-        new = next((other for other in tries if not any(changes(h, other, kept))), new)
+    for suffix in rule.steps:
+        if h.number(suffix) and any(changes(h, new, kept)):
+            tries = (new.but({h.key(suffix): step}) for step in [*range(1, len(kept) + 2), 0])
+            new = next((other for other in tries if not any(changes(h, other, kept))), new)
     return new
 
 
-def cut_tensors(view: GGUF, kept: Sequence[int], metadata: Metadata) -> dict[str, Tensor]:
+def cut_tensors(view: GGUF, h: Hparams, kept: Sequence[int]) -> dict[str, Tensor]:
     """Return the tensors of a model that has only these blocks, under their new names.
 
     Parameters
     ----------
     view
         The model before the cut.
+    h
+        Its numbers after the cut.
     kept
         Block numbers, ascending.
-    metadata
-        That of the result.
     """
-    h = Hparams(view.architecture, metadata)
     rule = rule_of(h)
-    names = _renamed(view, kept, rule)
+    names = renamed(view, kept, rule)
     unused = set(_unused(h, rule))
     return {
         name: attrs.evolve(tensor, name=name) if name != tensor.name else tensor

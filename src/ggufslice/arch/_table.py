@@ -132,6 +132,12 @@ def _gating(h: Hparams) -> int:
     return h.number("expert_gating_func") or (2 if h.n_trunk in {47, 48} and h.n_vocab == 154880 else 1)
 
 
+def _half_moe(h: Hparams) -> str:
+    """ernie4-5.cpp:49 loads MoE tensors for all blocks behind the lead, ernie4-5-moe.cpp:64 only uses those of each n-th."""
+    step = h.number("interleave_moe_layer_step")
+    return f"with interleave_moe_layer_step = {step} llama.cpp loads other tensors than it uses" if step > 1 else ""
+
+
 def _packed_embeddings(h: Hparams) -> str:
     """gemma3n.cpp:39, gemma4.cpp:59."""
     if h.architecture == "gemma4" and not h.number("embedding_length_per_layer_input"):
@@ -210,7 +216,7 @@ ARCHITECTURES: dict[str, Arch] = {name: Arch() for name in PLAIN.split()} | {
     "kimi-linear": kv_hybrid(ffn=t.dense_lead),
     "lfm2moe": kv_hybrid(ffn=t.dense_lead),
     "kimi-k3": attrs.evolve(
-        kv_hybrid(**{"ffn": t.dense_lead, "residual bank": t.residual_bank}), steps=("attn_res.block_size",)
+        kv_hybrid(**{"ffn": t.dense_lead, "residual checkpoint": t.residual_checkpoint}), steps=("attn_res.block_size",)
     ),
     "glm5-next": attrs.evolve(
         kv_hybrid(**{"ffn": t.dense_lead, "indexer of": t.shared_indexer(GLM5_INDEXER, t.without_kv_heads)}),
@@ -240,7 +246,7 @@ ARCHITECTURES: dict[str, Arch] = {name: Arch() for name in PLAIN.split()} | {
         needs=(Need("a block with compress ratio 4", some("compress ratio", 4)),),  # its cache divides by their number
     ),
     "minimax-m3": dense_lead(needs=(Need("a block of sparse attention", some("ffn", "MoE")),)),  # minimax-m3.cpp:334
-    "ernie4_5-moe": Arch(traits={"ffn": t.ernie_ffn}),
+    "ernie4_5-moe": dense_lead(refuse=_half_moe),
     "nomic-bert-moe": Arch(traits={"ffn": t.nomic_ffn}, steps=("moe_every_n_layers",)),
     "rwkv6": Arch(traits={"halvings before": t.halvings}),
     "baichuan": Arch(whole={"position encoding": _position}),

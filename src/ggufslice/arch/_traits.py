@@ -100,22 +100,16 @@ def llama4_ffn(h: Hparams, block: int) -> str:
     return "MoE" if step and (block + 1) % step == 0 else "dense"
 
 
-def ernie_ffn(h: Hparams, block: int) -> str:
-    """MoE behind the dense lead, and there in every n-th block (ernie4-5-moe.cpp:64)."""
-    step = max(1, h.number("interleave_moe_layer_step"))
-    return "MoE" if dense_lead(h, block) == "MoE" and (block + 1) % step == 0 else "dense"
-
-
 def nomic_ffn(h: Hparams, block: int) -> str:
     """MoE in the second of each period (nomic-bert-moe.cpp:37, bert.cpp:165)."""
     step = h.number("moe_every_n_layers")
     return "MoE" if step and block % step == 1 else "dense"
 
 
-def residual_bank(h: Hparams, block: int) -> Block | None:
-    """Name the block from which on the residual stream is summed anew (kimi-k3.cpp:288)."""
+def residual_checkpoint(h: Hparams, block: int) -> bool:
+    """Set the residual stream aside before the first block of each group, and start it anew (kimi-k3.cpp:288)."""
     size = h.number("attn_res.block_size")
-    return Block(block - block % size) if size else None
+    return bool(size) and block % size == 0
 
 
 def halvings(h: Hparams, block: int) -> int:

@@ -11,13 +11,13 @@ import attrs
 
 from ggufslice.arch._hparams import Hparams
 from ggufslice.arch._kinds import rule_of
-from ggufslice.arch._layers import cut_metadata, cut_tensors, split_name
+from ggufslice.arch._layers import cut, cut_tensors, renamed, split_name
 from ggufslice.errors import UnsupportedCutError
 from ggufslice.layer_selection import chooser_of
 from ggufslice.ops._base import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ggufslice.view import GGUF
 
@@ -81,26 +81,18 @@ class _LayerOp(Op):
         kept = self._kept(h, view)
         if not any(i < h.n_trunk for i in kept) and h.n_trunk:
             raise UnsupportedCutError("no layer of the trunk would be left; keep at least one")
-        metadata = cut_metadata(h, kept)
         if len(kept) == h.n_named:
             return view
-        tensors = cut_tensors(view, kept, metadata)
+        after = cut(h, kept)
+        blocks = tuple(view.blocks[i] for i in kept)
+        grafted = view.lineage.grafted if view.lineage else {}
+        names = renamed(grafted, kept, rule_of(h))
         return view.evolve(
-            metadata=metadata,
-            tensors=tensors,
-            blocks=tuple(view.blocks[i] for i in kept),
-            grafted=dict(_grafted(view, h, kept)),
+            metadata=after.written(),
+            tensors=cut_tensors(view, after, kept),
+            blocks=blocks,
+            grafted={name: where for name, where in zip(names, grafted.values(), strict=True) if name},
         )
-
-
-def _grafted(view: GGUF, h: Hparams, kept: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Yield what was grafted and is kept, by its new name."""
-    for name, where in (view.lineage.grafted if view.lineage else {}).items():
-        parts = split_name(name, rule_of(h))
-        if parts is None:
-            yield name, where
-        elif parts[1] in kept:
-            yield f"{parts[0]}.{kept.index(parts[1])}.{parts[2]}", where
 
 
 def _fits(view: GGUF, h: Hparams) -> None:
