@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from _writing import QUICK, check_accounts, names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ggufslice as gs
+from _writing import QUICK, check_accounts, names
 from ggufslice.io.tally import Tally
 from ggufslice.testing import RangeServer, build_gguf, synthetic
 

@@ -62,7 +62,7 @@ def write(
         recorded = result.journal.load() if resume else None
         if recorded is not None:
             result.identity.check(recorded.identity, str(path))
-        if recorded is None or not (recorded.complete and result.sink.finished()):
+        if not result.is_made(recorded):
             check_target(path, result.finals, inputs, overwrite=overwrite)
             result.make(recorded, jobs or plan.options.max_jobs)
         result.publish()
@@ -106,6 +106,14 @@ class _Result:
         self._shown = 0
         self._saved = time.monotonic()
         self._lock = Lock()
+
+    def is_made(self, recorded: Recorded | None) -> bool:
+        """Whether an earlier try has made all files, and only final names are lacking."""
+        if recorded is None or not recorded.complete or not self.sink.finished():
+            return False
+        self.resumed = self._plan.tensor_bytes
+        self._progress.started(self._plan, self.resumed)
+        return True
 
     def make(self, recorded: Recorded | None, jobs: int) -> None:
         """Write the partial files until they are complete.
