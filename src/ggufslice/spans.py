@@ -144,18 +144,26 @@ def n_bytes(pieces: Iterable[Piece]) -> int:
 def join(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     """Merge neighbours that are one run of bytes, and drop empty pieces; the content stays the same."""
     out: list[Piece] = []
+    last: Piece | None = None
     for piece in pieces:
-        if not len(piece):
-            continue
-        last = out[-1] if out else None
-        if isinstance(piece, Span) and isinstance(last, Span):
-            if last.stop == piece.start and (last.source is piece.source or last.source == piece.source):
-                out[-1] = Span(last.source, last.start, piece.stop)
+        if isinstance(piece, Span):
+            # Hundreds of thousands pass here: no calls for those that stay as they are.
+            if piece.start == piece.stop:
                 continue
+            if (
+                isinstance(last, Span)
+                and last.stop == piece.start
+                and (last.source is piece.source or last.source == piece.source)
+            ):
+                out[-1] = last = Span(last.source, last.start, piece.stop)
+                continue
+        elif not len(piece):
+            continue
         elif isinstance(piece, Literal) and isinstance(last, Literal):
-            out[-1] = Literal(last.data + piece.data)
+            out[-1] = last = Literal(last.data + piece.data)
             continue
         out.append(piece)
+        last = piece
     return tuple(out)
 
 
