@@ -1,0 +1,50 @@
+"""Every snippet of the documentation and of the README does what it shows."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from _preludes import PRELUDES
+from _snippets import Page, Shell, environment, snippets
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_snippets_do_what_they_show(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    found = snippets(path)
+    if not any(s.language in ("python", "pycon", "console", "sh") for s in found):
+        return
+    monkeypatch.chdir(tmp_path)
+    for key in [k for k in os.environ if k.startswith(("HF_", "AWS_", "GGUFSLICE_"))]:
+        monkeypatch.delenv(key)
+    with ExitStack() as stack:
+        preludes = [value for s in found for what, value in s.asks if what == "prelude"]
+        env: dict[str, str] = {}
+        for name in preludes:
+            env |= PRELUDES[name](tmp_path, stack)
+        llama = [s for s in found if ("needs", "llama") in s.asks]
+        if llama:
+            env["GGUFSLICE_LLAMA_DIR"] = str(request.getfixturevalue("llama"))
+        for key, value in env.items():
+            monkeypatch.setenv(key, value)
+        shell = stack.enter_context(Shell(tmp_path, environment(tmp_path) | env))
+        page = Page(tmp_path, shell, replace={"8000": str(_free_port())})
+        for snippet in found:
+            if "not run" not in dict(snippet.asks):
+                page.run(snippet)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
