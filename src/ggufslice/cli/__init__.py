@@ -50,7 +50,9 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature that typer c
 def _root(
     context: typer.Context,
     *,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[  # noqa: ARG001 - handled by its callback
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Cut any GGUF down to the experts, layers and tensors that you name, and say what is left."""
     if context.invoked_subcommand is None:
