@@ -149,7 +149,10 @@ def kl_divergence(
     mean = re.search(rf"Mean\s+KLD:\s+{_NUMBER} ±\s+{_NUMBER}", done.text)
     top = re.search(rf"Same top p:\s+{_NUMBER}", done.text)
     if not mean:
-        raise BenchError(f"llama-perplexity gave no KL divergence of {model} from {reference}:\n{tail(done.text)}")
+        raise BenchError(
+            f"llama-perplexity gave no KL divergence of {model} from {reference} (it makes no statistics of a few hundred "
+            f"tokens; there were {chunks} chunks of {ctx}):\n{tail(done.text)}"
+        )
     same = _finite(top[1]) if top else None
     return Divergence(_finite(mean[1]), _finite(mean[2]), None if same is None else same / 100)
 

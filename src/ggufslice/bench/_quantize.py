@@ -34,7 +34,9 @@ _MIXES = {"IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S", "MXFP4_MOE": "M
 _NEED_IMATRIX = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"})
 _NEED_NONE = frozenset({"token_embd.weight", "output.weight"})
 _FELL_BACK = re.compile(r"warning: (\S+)\s+- ncols\s+(\d+) not divisible by (\d+) \(required for type\s+(\S+)\)")
-_PLANNED = re.compile(r"^\[\s*\d+/\s*\d+\]\s+(\S+)\s+- \[.*(?:converting to (\S+)|\((\w+)\)\s*$)", re.MULTILINE)
+# A tensor's entry in the log: other messages can come between its head and the type that follows.
+_ENTRY = re.compile(r"^\[\s*\d+/\s*\d+\]\s+(\S+)\s+- \[", re.MULTILINE)
+_TYPE = re.compile(r"converting to (\w+)|MiB \((\w+)\)\s*$", re.MULTILINE)
 
 
 @attrs.frozen
@@ -292,7 +294,9 @@ def _explain_rows(text: str, source: GGUF, type_: str) -> None:
 
 def planned_types(text: str) -> dict[str, str]:
     """Return the types that llama-quantize says it converts tensors to, in a dry run or a real one."""
-    return {name: (real or dry).rstrip(".") for name, real, dry in _PLANNED.findall(text)}
+    _, *entries = _ENTRY.split(text)
+    found = {name: _TYPE.search(entry) for name, entry in zip(entries[::2], entries[1::2], strict=True)}
+    return {name: match[1] or match[2] for name, match in found.items() if match}
 
 
 def _compare(source: GGUF, result: GGUF, log: str, name: str, type_: str) -> Quantized:
