@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 
-from ggufslice.errors import SourceError, redact_url
+from ggufslice.errors import GGUFSliceError, SourceError, redact_url
 from ggufslice.io.address import without_secrets
 from ggufslice.io.shards import ShardName, check_name, choose_set
 from ggufslice.io.sources import make_source
@@ -53,25 +53,36 @@ async def locate(source: str, revision: str | None, access: Access, tally: Tally
                 "storage_options="
             )
     if not mark:
-        return await asyncio.to_thread(_in_folder, source, access)
+        return await asyncio.to_thread(_locally, source, access)
     if scheme in {"file", "local"}:
         from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415 - only for these URLs
 
         path = LocalFileSystem._strip_protocol(source)  # type: ignore[no-untyped-call]  # noqa: SLF001 - not public
-        return await asyncio.to_thread(_in_folder, path, access)
+        return await asyncio.to_thread(_locally, path, access)
     if scheme in {"http", "https"}:
         return _on_web(f"{scheme}://{rest}", access)
     return await _in_filesystem(source, access, tally)
 
 
-def _in_folder(source: str, access: Access) -> Found:
+def _locally(source: str, access: Access) -> Found:
     """Find a local model."""
     path = Path(source).expanduser().absolute()
+    try:
+        return _in_folder(path, access)
+    except GGUFSliceError:
+        raise
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from None
+
+
+def _in_folder(path: Path, access: Access) -> Found:
     if path.is_dir():
         with os.scandir(path) as entries:
             names = choose_set([entry.name for entry in entries if entry.is_file()], str(path))
     elif not path.exists():
         raise SourceError(f"{path}: there is no such file or folder")
+    elif not path.is_file():
+        raise SourceError(f"{path} is not a file")
     else:
         names = _siblings(path.name)
         missing = [name for name in names if not (path.parent / name).exists()]
