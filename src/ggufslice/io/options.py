@@ -66,8 +66,8 @@ class TransferOptions:
     max_redirects
         Redirects in a row that are followed.
     checksums
-        Whether to compute digests of what is written, so that a resume sees what the disk has lost. Costs about a second of CPU
-        time for each GB.
+        Whether to compute digests of what is written, so that a resume sees what the disk has lost. Costs about a second of
+        CPU time for each GB.
     """
 
     max_gap: int = _knob(_MIB, 0)
