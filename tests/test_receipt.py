@@ -452,6 +452,8 @@ def test_files_and_urls_are_measured_with_all_their_shards(tmp_path: Path) -> No
         cut = gs.open(server.url("m-00003-of-00003.gguf")).pipe(gs.select_experts([1, 3]))
         receipt = cut.write(tmp_path / "cut.gguf")
         first = server.url("m-00001-of-00003.gguf")
+    assert receipt.transfer is not None
+    assert receipt.never_requested == 0  # so small a file came whole, behind its header
     assert receipt.file_bytes == (tmp_path / "cut.gguf").stat().st_size
     assert receipt.metadata_bytes + receipt.padding_bytes + receipt.tensor_bytes == receipt.file_bytes
     origin = Receipt.of(tmp_path / "cut.gguf").origin

@@ -18,7 +18,7 @@ def test_a_model_is_shown_in_ten_lines() -> None:
     assert len(lines) == 10
     assert {label: text.strip() for label, text in lines.items() if label != "types"} == {
         "model": "Kimi-K3 (synthetic)",
-        "source": "https://example.org/k3-00001-of-00003.gguf and 2 more files",
+        "source": "https://example.org/k3-00001-of-00003.gguf and 2 more",
         "architecture": "kimi-k3",
         "layers": "5, 1 of them for multi-token prediction",
         "experts": "8 in a layer, 2 used a token",

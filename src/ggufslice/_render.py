@@ -102,7 +102,7 @@ def _facts(receipt: Receipt) -> Iterator[tuple[str, str]]:
     origin = receipt.origin
     if origin and (origin.source.name or origin.source.url):
         source = origin.source
-        revision = f" at {source.revision}" if source.revision else ""
+        revision = f" at {source.revision}" if source.revision and source.revision not in (source.url or "") else ""
         yield "cut from", ", ".join(filter(None, (source.name, source.url))) + revision
     yield "layers", _layers(receipt)
     if receipt.expert_count:

@@ -351,7 +351,7 @@ def _token_bytes(view: GGUF) -> int:
 
 
 def _never_requested(view: GGUF, transfer: Transfer | None) -> int | None:
-    """Return the base's tensor bytes that no piece asks for, less those that were read between pieces."""
+    """Return the base's tensor bytes that no piece asks for, less those that were read between pieces or behind headers."""
     if view.lineage is None:
         return None
     base = view.base
@@ -364,4 +364,6 @@ def _never_requested(view: GGUF, transfer: Transfer | None) -> int | None:
             url, end = at, 0
         covered += max(0, stop - max(start, end))
         end = max(end, stop)
-    return max(0, base.tensor_bytes - covered - (transfer.gap if transfer else 0))
+    headers = sum(shard.header_bytes for shard in getattr(base, "shards", ()))
+    more = transfer.gap + max(0, transfer.header - headers) if transfer else 0
+    return max(0, base.tensor_bytes - covered - more)

@@ -32,7 +32,7 @@ def summary(view: GGUF) -> str:
 def facts(view: GGUF) -> dict[str, str]:
     """Return the lines of `summary`, label and text."""
     refs, origin = source_refs(view), Origin.of(view)
-    others = f" and {len(refs) - 1} more files" if len(refs) > 1 else ""
+    others = f" and {len(refs) - 1} more" if len(refs) > 1 else ""
     lines = {
         "model": str(view.metadata.get("general.name", "without a name")),
         "source": f"{refs[0].display}{others}" if refs else None,
