@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ggufslice.arch._finding import Finding
 from ggufslice.arch._hparams import MAX_BLOCKS, Hparams
-from ggufslice.arch._kinds import changes, kinds_of, rule_of
+from ggufslice.arch._kinds import changes, kind_of, kinds_of, rule_of
 from ggufslice.arch._layers import PER_BLOCK, block_arrays, cut, split_name
 from ggufslice.arch._rules import Block
 from ggufslice.arch._table import ARCHITECTURES
@@ -128,9 +128,14 @@ def _changed_arrays(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterat
                 if origin >= old.n_named:  # grafted
                     break
                 was, now = old.at(suffix, origin), new.at(suffix, number)
-                if was != now:
+                if was != now and not _only_dims(new, suffix, number):
                     yield f"{new.architecture}.{suffix} was {was} for layer {origin}, and is {now} for it as layer {number}"
                     break
+
+
+def _only_dims(h: Hparams, suffix: str, block: int) -> bool:
+    """Whether a number of heads is there for their length alone, in a block that does not attend."""
+    return suffix == "attention.head_count" and not block and kind_of(h, 0).get("mixer", "attention") != "attention"
 
 
 def _first_block(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[str]:

@@ -54,6 +54,7 @@ _NOT_PER_BLOCK = frozenset(
 )
 _HEADS = ("leading_dense_block_count", "hash_layer_count")
 _DIMS = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+_QUERY_HEADS = "attention.head_count"
 _EXTRA_NAMES, _EXTRA = "general.tensor_extra.name", "general.tensor_extra."
 _BLOCK = re.compile(r"((?:enc\.|dec\.)?blk)\.(\d+)\.(.+)", re.DOTALL)
 _RELATIVE_BIAS = "attn_rel_b.weight"  # only in the first block, which all others read (src/models/t5.cpp:146, 305)
@@ -94,7 +95,7 @@ def cut(h: Hparams, kept: Sequence[int]) -> Hparams:
     slots = rule.slots(h, kept)
     new = h.but({h.key("block_count"): len(slots)} | _counts(h, rule, kept))
     new = new.but({key: [value[i] for i in slots if i < len(value)] for key, value, _ in block_arrays(h)})
-    new = new.but(_tensor_names(h, kept, rule) | _lists(h, kept))
+    new = new.but(_tensor_names(h, kept, rule) | _lists(h, kept) | _first_heads(h, new, rule))
     if new.head_dims != h.head_dims:  # a default that comes from block 0 (src/llama-model.cpp:1437)
         dims = zip(_DIMS, h.head_dims, strict=True)
         new = new.but({h.key(suffix): n for suffix, n in dims if h.get(suffix) is None}, "u32")
@@ -152,6 +153,17 @@ def _lists(h: Hparams, kept: Sequence[int]) -> dict[str, Any]:
     return dict.fromkeys(key for key in h.names() if key.startswith(h.key("ple.")))
 
 
+def _first_heads(h: Hparams, new: Hparams, rule: Arch) -> dict[str, Any]:
+    """Keep heads at block 0, from which llama.cpp takes their length (src/llama-model.cpp:1437).
+
+    Only where the heads for keys and values say what a block is, and those for queries don't matter in others.
+    """
+    heads, before = new.get(_QUERY_HEADS), h.at(_QUERY_HEADS, 0)
+    if "mixer" in rule.traits and isinstance(heads, list) and heads and not heads[0] and before:
+        return {h.key(_QUERY_HEADS): [before, *heads[1:]]}
+    return {}
+
+
 def _patterns(h: Hparams, new: Hparams, rule: Arch, kept: Sequence[int]) -> Hparams:
     """Write patterns out that the loader's own rule would shift."""
     for pattern in rule.patterns.values():
@@ -186,7 +198,7 @@ def _steps(h: Hparams, new: Hparams, rule: Arch, kept: Sequence[int]) -> Hparams
     """Look for a period that gives every kept block its kind."""
     for suffix in rule.steps:
         if h.number(suffix) and any(changes(h, new, kept)):
-            tries = (new.but({h.key(suffix): step}) for step in [*range(1, len(kept) + 2), 0])
+            tries = (new.but({h.key(suffix): step}) for step in range(1, len(kept) + 2))
             new = next((other for other in tries if not any(changes(h, other, kept))), new)
     return new
 
