@@ -248,6 +248,21 @@ def test_a_hub_behind_an_endpoint_that_is_none() -> None:
         gs.open("hf://org/model/Q4", endpoint=server.url(), options=FAST)
 
 
+def test_a_repository_that_was_renamed(start: Callable[..., HubServer]) -> None:
+    hub = start(token=TOKEN)
+    view = gs.open("hf://org/model/Q4", endpoint=hub.url("~redirect:to=relative"), token=TOKEN, options=FAST)
+
+    assert view[str(TENSORS[0].name)].read() == TENSORS[0].tobytes()
+    assert {request.headers["authorization"] for request in hub.requests} == {f"Bearer {TOKEN}"}
+
+
+def test_an_api_that_leads_elsewhere_is_not_followed(start: Callable[..., HubServer]) -> None:
+    hub = start(token=TOKEN)
+    with pytest.raises(gs.SourceError, match="another origin"):
+        gs.open("hf://org/model/Q4", endpoint=hub.url("~redirect:to=other"), token=TOKEN, options=FAST)
+    assert hub.cdn.requests == ()
+
+
 # Signed addresses
 
 

@@ -289,7 +289,7 @@ class Broken(fsspec.AbstractFileSystem):
 def test_backends_that_break_their_word(broken: None, path: str, error: type[Exception], says: str) -> None:
     options = attrs.evolve(FAST, chunk_size=1000)
     with pytest.raises(error, match=says):
-        gs.open(f"broken://{path}/m.gguf", options=options, storage_options={"secret": "s3cretS3cret"})
+        gs.open(f"broken://{path}/m.gguf", options=options, storage_options={"client_kwargs": {"secret": "s3cretS3cret"}})
 
 
 def test_short_answers_of_a_backend_are_continued(broken: None) -> None:
@@ -588,7 +588,6 @@ def test_metadata_types_survive(tmp_path: Path) -> None:
 
 
 def test_shards_are_read_at_the_same_time(serve: Serve) -> None:
-    # The first request is held until a second one is there: read one after the other, this would end in a timeout.
     shards = split_gguf(METADATA, TENSORS, 2)
     stalled = {f"m-{i:05d}-of-00002.gguf": data for i, data in enumerate(shards, 1)}
     server = serve(stalled)

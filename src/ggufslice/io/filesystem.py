@@ -18,7 +18,7 @@ from ggufslice.io.retry import Persistence, Retry, persist
 from ggufslice.spans import SourceRef
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator
 
     from ggufslice.io.sources import Access
     from ggufslice.io.tally import Tally
@@ -122,7 +122,9 @@ class FilesystemSource:
     async def _call(self, method: str, **arguments: Any) -> Any:
         """Call a method of the file system with the path: on this loop when it lives here, in a thread otherwise."""
         try:
-            files, path = await asyncio.to_thread(self._files)
+            if self._opened is None:
+                await asyncio.to_thread(self._files)  # it may import a package and look for credentials
+            files, path = self._files()
             if files.async_impl and files.loop is asyncio.get_running_loop():
                 return await getattr(files, f"_{method}")(path, **arguments)
             return await asyncio.to_thread(getattr(files, method), path, **arguments)
@@ -141,9 +143,18 @@ class FilesystemSource:
             raise Retry(f"the backend failed{self._said(error)}") from None
 
     def _said(self, error: Exception) -> str:
-        secrets = {str(i): str(value) for i, value in enumerate(self._access.storage_options.values())}
+        secrets = {str(i): text for i, text in enumerate(_texts(self._access.storage_options))}
         text = redacted(str(error), self._access.url or self.ref.url, secrets)
         return f" ({type(error).__name__}: {text})"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in nested options: any of them may be secret."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _texts(inner)
 
 
 def _validators(info: dict[str, Any]) -> dict[str, str]:

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from ggufslice.io.tally import Tally
     from ggufslice.spans import SourceRef
 
-__all__ = ["Entry", "HttpSource", "send"]
+__all__ = ["REDIRECTS", "Entry", "HttpSource", "send"]
 
 _USER_AGENT: Final = f"ggufslice/{version('ggufslice')}; python/{platform.python_version()}"
-_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+"""Statuses that send a request elsewhere."""
 _EXPIRED: Final = frozenset({401, 403, 410})
 _QUOTED: Final = 2048  # bytes read of a refusal's body
 _MARGIN: Final = 60.0  # seconds before its end at which a signed address is given up
@@ -209,7 +210,7 @@ class HttpSource:
         address = _Address(self._entry.url, entry=True)
         for _ in range(self._options.max_redirects + 1):
             response = await self._get(address, start, stop)
-            if response.status not in _REDIRECTS:
+            if response.status not in REDIRECTS:
                 tally.requests += 1
                 if response.status == 206:
                     self._address = address

@@ -11,15 +11,17 @@ from __future__ import annotations
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
+import aiohttp
 import attrs
 
-from ggufslice.errors import AuthError, SourceChangedError, SourceError
-from ggufslice.io.address import origin_of, redacted
-from ggufslice.io.http import Entry, HttpSource, send
+from ggufslice.errors import AuthError, SourceChangedError, SourceError, redact_url
+from ggufslice.io.address import follow, origin_of, redacted
+from ggufslice.io.http import REDIRECTS, Entry, HttpSource, send
 from ggufslice.io.reply import RETRIED, wait_asked
 from ggufslice.io.retry import Persistence, Retry, persist
 
@@ -240,33 +242,48 @@ async def _call(path: str, place: HubPath, access: Access, tally: Tally) -> tupl
     if origin_of(url) != origin_of(endpoint):
         raise SourceError(f"{place.url}: the Hub's list goes on at another origin ({origin_of(url)}): refused")
     entry = _entry(url, access)
+    patience = Persistence(entry.origin, place.url, access.options, tally)
+    for _ in range(access.options.max_redirects + 1):
+        status, headers, data = await persist(partial(_get, entry, access, tally), patience)
+        if status not in REDIRECTS:
+            return _answer(place, entry, status, headers, data)
+        # A repository that got another name.
+        target = follow(entry.url, headers.get("Location"), place.url)
+        if origin_of(target) != entry.origin:
+            raise SourceError(f"{place.url}: the Hub's API redirects to another origin ({origin_of(target)}): refused")
+        entry = attrs.evolve(entry, url=target)
+    raise SourceError(f"{place.url}: the Hub's API redirects without end")
 
-    async def attempt() -> tuple[Any, str | None]:
-        tally.resolves += 1
-        response = await send(None, url, {}, entry, access.options)
-        try:
-            data = await response.content.read(_LARGEST_ANSWER)
-            while len(data) < _LARGEST_ANSWER and (more := await response.content.read(_LARGEST_ANSWER - len(data))):
-                data += more
-        except (OSError, ValueError) as error:
-            raise Retry(f"the answer broke off ({type(error).__name__})") from None
-        finally:
-            response.close()
-        if response.status in RETRIED:
-            raise Retry(
-                f"the Hub answered {response.status}",
-                status=response.status,
-                event="refused",
-                after=wait_asked(response.headers),
-            )
-        if response.status != 200:
-            text = redacted(data.decode("utf-8", "replace"), url, entry.headers)
-            raise refusal(place.url, response.status, response.headers, f": {text!r}" if text else "")
-        try:
-            answer = json.loads(data)
-        except ValueError:
-            raise SourceError(f"{place.url}: the answer of {endpoint} is not JSON: is it a Hub?") from None
-        link = re.search(r'<([^>]+)>;\s*rel="next"', response.headers.get("Link", ""))
-        return answer, link[1] if link else None
 
-    return await persist(attempt, Persistence(entry.origin, place.url, access.options, tally))
+async def _get(entry: Entry, access: Access, tally: Tally) -> tuple[int, Mapping[str, str], bytes]:
+    """Send a call to the API; return the reply's status, headers and body."""
+    tally.resolves += 1
+    response = await send(None, entry.url, {}, entry, access.options)
+    if response.status in RETRIED:
+        response.close()
+        reason = f"the Hub answered {response.status}"
+        raise Retry(reason, status=response.status, event="refused", after=wait_asked(response.headers))
+    data = bytearray()
+    try:
+        async for chunk in response.content.iter_any():
+            data += chunk
+            if len(data) > _LARGEST_ANSWER:
+                break
+    except (aiohttp.ClientError, OSError) as error:
+        raise Retry(f"the answer broke off ({type(error).__name__})") from None
+    finally:
+        response.close()
+    return response.status, response.headers, bytes(data)
+
+
+def _answer(place: HubPath, entry: Entry, status: int, headers: Mapping[str, str], data: bytes) -> tuple[Any, str | None]:
+    """Decode a reply of the API, and find the next page's URL."""
+    if status != 200:
+        text = redacted(data.decode("utf-8", "replace"), entry.url, entry.headers)
+        raise refusal(place.url, status, headers, f": {text!r}" if text else "")
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        raise SourceError(f"{place.url}: the answer of {redact_url(entry.url)} is not JSON: is it a Hub?") from None
+    link = re.search(r'<([^>]+)>;\s*rel="next"', headers.get("Link", ""))
+    return answer, link[1] if link else None

@@ -47,8 +47,8 @@ class RemoteGGUF(GGUF):
     def close(self) -> None:
         """Let go of connections."""
         sources = forget(shard.source for shard in self.shards)
-        if any("://" in source.ref.url for source in sources):
-            from ggufslice.io.sessions import close_sessions  # noqa: PLC0415 - a local model needs no HTTP
+        if any(source.ref.url.startswith(("http", "hf:")) for source in sources):
+            from ggufslice.io.sessions import close_sessions  # noqa: PLC0415 - other models need no HTTP
 
             run(close_sessions(sources))
 
@@ -104,7 +104,7 @@ def open(  # noqa: A001 - the name that users expect, as `gs.open`
         storage_options=dict(storage_options or {}),
         options=options or TransferOptions(),
     )
-    return run(_open(os.fspath(source), revision, access))
+    return run(_open(os.fsdecode(source), revision, access))
 
 
 async def _open(source: str, revision: str | None, access: Access) -> RemoteGGUF:
