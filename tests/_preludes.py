@@ -30,6 +30,13 @@ def model(folder: Path, _stack: ExitStack) -> dict[str, str]:
     return {}
 
 
+def bench(folder: Path, _stack: ExitStack) -> dict[str, str]:
+    """``model.gguf``: eight layers of 16 experts, wide enough to be quantized."""
+    shape = {"layers": 8, "experts": 16, "width": 256, "expert_ffn": 256, "tensor_type": Q8_0}
+    (folder / "model.gguf").write_bytes(build_gguf(*synthetic(**shape, metadata=NAME)))
+    return {}
+
+
 def imatrix(folder: Path, stack: ExitStack) -> dict[str, str]:
     """``model.gguf`` and an importance matrix of it: how many tokens each expert of each layer saw."""
     model(folder, stack)
@@ -102,6 +109,7 @@ def s3(_folder: Path, stack: ExitStack) -> dict[str, str]:
 
 
 PRELUDES: dict[str, Callable[[Path, ExitStack], dict[str, str]]] = {
+    "bench": bench,
     "model": model,
     "imatrix": imatrix,
     "hybrid": hybrid,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -23,17 +23,16 @@ def test_snippets_do_what_they_show(
     found = snippets(path)
     if not any(s.language in ("python", "pycon", "console", "sh") for s in found):
         return
-    monkeypatch.chdir(tmp_path)
+    env: dict[str, str] = {}
+    if any(("needs", "llama") in s.asks for s in found):
+        env["GGUFSLICE_LLAMA_DIR"] = str(request.getfixturevalue("llama"))
     for key in [k for k in os.environ if k.startswith(("HF_", "AWS_", "GGUFSLICE_"))]:
         monkeypatch.delenv(key)
+    monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
-        preludes = [value for s in found for what, value in s.asks if what == "prelude"]
-        env: dict[str, str] = {}
-        for name in preludes:
-            env |= PRELUDES[name](tmp_path, stack)
-        llama = [s for s in found if ("needs", "llama") in s.asks]
-        if llama:
-            env["GGUFSLICE_LLAMA_DIR"] = str(request.getfixturevalue("llama"))
+        for what, name in (ask for s in found for ask in s.asks):
+            if what == "prelude":
+                env |= PRELUDES[name](tmp_path, stack)
         for key, value in env.items():
             monkeypatch.setenv(key, value)
         shell = stack.enter_context(Shell(tmp_path, environment(tmp_path) | env))
@@ -44,7 +43,9 @@ def test_snippets_do_what_they_show(
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port with as many digits as the one on the pages: a URL's length is in the size of what is written."""
+    for port in range(9000, 10000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
