@@ -286,5 +286,5 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, data: Any) -> None:
     temporary = path.with_name(path.name + ".partial")
-    temporary.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     temporary.replace(path)

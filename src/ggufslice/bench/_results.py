@@ -247,7 +247,8 @@ class Results:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the results as JSON."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        # A lone surrogate, from bytes of a file that aren't UTF-8, is written as JSON's own escape.
+        Path(path).write_text(self.to_json(), encoding="utf-8", errors="backslashreplace")
 
     def to_json(self) -> str:
         """Return the results as JSON."""

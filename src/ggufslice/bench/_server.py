@@ -135,7 +135,7 @@ class Server:
             )
         return Sample(
             prompt=given,
-            text=str(reply.get("content", "")),
+            text=str(reply.get("content", "")).encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
             tokens=tuple(t for t in reply.get("tokens") or () if isinstance(t, int)),
             asked=n,
             returned=_count(reply.get("tokens_predicted")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ def save(figure: Any, path: str | PathLike[str], title: str) -> None:
     """
     path = Path(path)
     metadata: dict[str, Any] = {
-        ".svg": {"Date": None, "Title": title, "Creator": "ggufslice"},
+        ".svg": {"Date": None, "Title": legible(title)[0], "Creator": "ggufslice"},
         ".png": {"Software": "ggufslice"},
     }
     if path.suffix not in metadata:
@@ -149,6 +149,7 @@ def save(figure: Any, path: str | PathLike[str], title: str) -> None:
             raise OutputError(f"{path} can't be written: {error.strerror or error}") from None
 
 
+@lru_cache(4096)
 def measure(text: str, size: float, families: tuple[str, ...], *, bold: bool = False) -> float:
     """Return the width of a line, in pixels."""
     if not text.strip():
@@ -162,8 +163,9 @@ def fit(text: str, size: float, width: float, families: tuple[str, ...], *, bold
     needed = measure(text, size, families, bold=bold)
     if needed > width:
         size = max(size * 0.65, 0.99 * size * width / needed)
-    while measure(text, size, families, bold=bold) > width and len(text) > 1:
-        text = text.rstrip("…")[:-1].rstrip() + "…"
+    while len(text) > 1 and (needed := measure(text, size, families, bold=bold)) > width:
+        kept = min(len(text) - 2, round(len(text) * width / needed))
+        text = text[:kept].rstrip() + "…"
     return text, size
 
 

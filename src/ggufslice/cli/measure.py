@@ -291,8 +291,8 @@ def _show(results: Results, folder: Path, *, as_json: bool) -> None:
     from ggufslice.bench import markdown, readme, text
     from ggufslice.errors import MissingExtraError
 
-    (folder / "ladder.md").write_text(markdown(results), encoding="utf-8")
-    (folder / "README.md").write_text(readme(results), encoding="utf-8")
+    for file, written in (("ladder.md", markdown(results)), ("README.md", readme(results))):
+        (folder / file).write_text(written, encoding="utf-8", errors="backslashreplace")
     try:
         from ggufslice.bench.pictures import draw_card, draw_ladder
 
