@@ -28,9 +28,12 @@ from ggufslice.errors import (
 from ggufslice.view import GGUF, Metadata, Tensor
 
 if TYPE_CHECKING:
+    from ggufslice.accounting import Transfer
     from ggufslice.imatrix import slice_imatrix
     from ggufslice.io.open import RemoteGGUF, open  # noqa: A004 - the name that users expect
     from ggufslice.io.options import TransferOptions
+    from ggufslice.io.plan import Plan
+    from ggufslice.io.progress import Progress
     from ggufslice.layer_selection import ends, evenly
     from ggufslice.ops import (
         drop_layers,
@@ -51,8 +54,11 @@ __version__ = "0.1.0"
 
 # Names that bring more modules with them are imported when they are first asked for: `import ggufslice` stays cheap.
 _LAZY: dict[str, str] = {
+    "Plan": "ggufslice.io.plan",
+    "Progress": "ggufslice.io.progress",
     "Receipt": "ggufslice.receipt",
     "RemoteGGUF": "ggufslice.io.open",
+    "Transfer": "ggufslice.accounting",
     "TransferOptions": "ggufslice.io.options",
     "open": "ggufslice.io.open",
     "ExpertPlan": "ggufslice.selection",
@@ -82,6 +88,8 @@ __all__ = [
     "MetadataKeyError",
     "MissingExtraError",
     "OutputError",
+    "Plan",
+    "Progress",
     "RangeNotSupportedError",
     "Receipt",
     "RemoteGGUF",
