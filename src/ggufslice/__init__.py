@@ -97,6 +97,7 @@ __all__ = [
     "SourceError",
     "Tensor",
     "TensorNotFoundError",
+    "Transfer",
     "TransferOptions",
     "UnsupportedCutError",
     "drop_layers",
