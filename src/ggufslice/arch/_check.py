@@ -47,10 +47,12 @@ def check_layers(view: GGUF) -> Iterator[Finding]:
     if view.lineage is None or view.lineage.fragment:
         return
     old, new, blocks = Hparams.of(view.base), Hparams.of(view), view.blocks
+    if blocks == tuple(range(old.n_blocks)) and old.n_named < old.n_blocks:
+        blocks = blocks[: old.n_named]
     if new.architecture != old.architecture:
         yield Finding(f"general.architecture was {old.architecture!r}, and is {new.architecture!r}: nothing can be checked")
         return
-    fewer = blocks != tuple(range(old.n_named)) and blocks != tuple(range(old.n_blocks))
+    fewer = blocks != tuple(range(old.n_named))
     known = new.architecture in ARCHITECTURES
     if fewer and not known:
         yield Finding(
@@ -58,9 +60,6 @@ def check_layers(view: GGUF) -> Iterator[Finding]:
             "can't be said",
             "keep all layers",
         )
-        return
-    if len(blocks) < new.n_named:
-        yield Finding(f"{view.key('block_count')} says {new.n_blocks}, but {len(blocks)} layers are there")
         return
     problems = list(_problems(old, new, blocks))
     if problems:
@@ -79,6 +78,9 @@ def _problems(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[str
         return
     if not 1 <= new.n_blocks <= MAX_BLOCKS:
         yield f"llama.cpp takes 1 to {MAX_BLOCKS} layers, not {new.n_blocks}"
+        return
+    if new.n_named != len(blocks):
+        yield f"{new.architecture}'s metadata describes {new.n_named} layers, but there are {len(blocks)}"
         return
     yield from _changed_kinds(old, new, blocks)
     yield from _changed_arrays(old, new, blocks)

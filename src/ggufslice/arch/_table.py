@@ -262,7 +262,6 @@ ARCHITECTURES: dict[str, Arch] = {name: Arch() for name in PLAIN.split()} | {
         traits={"stack": t.hrm_stack},
         heads=("hrm.layers_per_stack",),
         slots=t.hrm_slots,
-        needs=(Need("as many blocks of the low stack as of the high one", t.hrm_balanced),),
     ),
     "wavtokenizer-dec": refused("its posnet has six blocks that llama.cpp knows by number (wavtokenizer-dec.cpp:21)"),
     "eagle3": refused("a draft of this kind has one block (eagle3.cpp:156)"),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ggufslice.arch._hparams import Hparams
-    from ggufslice.arch._rules import Kind, Trait
+    from ggufslice.arch._rules import Trait
 
 
 def every(key: str, default: int, *, first: bool = False) -> Callable[[Hparams, int], bool]:
@@ -186,9 +186,3 @@ def hrm_slots(h: Hparams, kept: Sequence[int]) -> list[int]:
     low, high = [i for i in kept if i < size], [i - size for i in kept if i >= size]
     runs = range(h.number("hrm.h_cycles") * cycles)
     return [run * size + i for run in runs for i in (high if run % cycles == cycles - 1 else low)]
-
-
-def hrm_balanced(_h: Hparams, kinds: Sequence[Kind]) -> bool:
-    """Both stacks have the same number of blocks (hrm-text.cpp:22)."""
-    stacks = [kind["stack"] for kind in kinds]
-    return stacks.count("low") == stacks.count("high") > 0
