@@ -47,7 +47,7 @@ def _optional(argument: Any) -> str:
 def _spelled(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
-    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.type.name.upper()}"
+    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
     return ", ".join([*parameter.opts, *parameter.secondary_opts]) + value
 
 
