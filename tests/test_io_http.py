@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -19,6 +20,8 @@ from ggufslice.spans import SourceRef
 from ggufslice.testing import RangeServer, build_gguf, synthetic
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from conftest import Serve
     from ggufslice.io.sources import Source
 
@@ -268,6 +271,30 @@ def test_a_pause_that_a_server_asks_for_holds_for_all_spans_of_its_origin(server
     assert [request.status for request in server.requests[1:]] == [206, 206]
 
 
+class Silent:
+    """A source whose attempts end without a byte and without a word."""
+
+    origin = "silent"
+
+    def __init__(self) -> None:
+        self.ref = SourceRef("silent://m", 100)
+        self.attempts = 0
+
+    async def stream(self, *_span: object) -> AsyncGenerator[bytes]:
+        self.attempts += 1
+        for chunk in list[bytes]():
+            yield chunk
+
+    async def confirm(self, tally: Tally) -> None: ...
+
+
+def test_replies_without_a_byte_end_at_last() -> None:
+    source = Silent()
+    with pytest.raises(gs.RangeNotSupportedError, match="empty"):
+        read(source, 0, 10)
+    assert source.attempts == FAST.attempts
+
+
 # Redirects
 
 
@@ -440,6 +467,16 @@ def test_user_and_password_of_a_url_become_a_header_for_that_origin(two: tuple[R
 
     assert server.requests[0].headers["authorization"] == "Basic bWU6czNjcmV0"  # base64 of me:s3cret
     assert "authorization" not in other.requests[0].headers
+
+
+def test_user_and_password_are_no_part_of_what_is_kept(serve: Serve, model: bytes) -> None:
+    server = serve({"m.gguf": model})
+    view = gs.open(server.url("m.gguf").replace("http://", "http://me:s3cret@"))
+
+    assert view.shards[0].source.url == server.url("m.gguf")
+    assert "s3cret" not in repr(view) + str(view.transfer) + pickle.dumps(view).decode("latin-1")
+    next(iter(view.values())).read()
+    assert {request.headers["authorization"] for request in server.requests} == {"Basic bWU6czNjcmV0"}
 
 
 def test_client_kwargs_reach_the_session_of_the_opened_origin_alone(two: tuple[RangeServer, RangeServer]) -> None:

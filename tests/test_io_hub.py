@@ -10,12 +10,12 @@ import attrs
 import pytest
 
 import ggufslice as gs
-from ggufslice.io.hub import HubPath, endpoint_of, token_of
+from ggufslice.io.hub import HubPath, HubSource, endpoint_of, token_of
 from ggufslice.io.loop import run
 from ggufslice.io.retry import fetch
 from ggufslice.io.sources import Access, source_of
 from ggufslice.io.tally import Tally
-from ggufslice.spans import Span
+from ggufslice.spans import SourceRef, Span
 from ggufslice.testing import HubServer, RangeServer, build_gguf, split_gguf, synthetic
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_a_folder_costs_two_calls_and_one_resolve_and_one_range_a_shard(start: C
     calls = [request.path for request in hub.requests[:2]]
     assert calls == ["/api/models/org/model/revision/main", f"/api/models/org/model/tree/{commit}/Q4?recursive=true"]
     assert sorted(request.path for request in hub.requests[2:]) == [f"/org/model/resolve/{commit}/{name}" for name in SHARDS]
-    assert sorted(request.range or () for request in hub.cdn.requests) == [(0, (1 << 18) - 1)] * 2 + [(0, (1 << 20) - 1)]
+    assert sorted(request.range or () for request in hub.cdn.requests) == [(0, (1 << 16) - 1)] * 2 + [(0, (1 << 20) - 1)]
     assert {request.method for request in hub.requests + hub.cdn.requests} == {"GET"}
     assert (view.transfer.requests, view.transfer.resolves) == (3, 5)
     assert list(view) == [tensor.name for tensor in TENSORS]
@@ -342,6 +342,14 @@ def test_a_pickled_view_reads_with_the_token_of_the_environment(
     monkeypatch.setattr("ggufslice.io.sources._sources", {})
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert view[str(TENSORS[0].name)].read() == TENSORS[0].tobytes()
+
+
+def test_a_mirror_that_passes_on_redirects_of_its_original_is_asked_itself() -> None:
+    ref = SourceRef(f"hf://org/model@{'0' * 40}/m.gguf")
+    source = HubSource.of(ref, Access(endpoint="https://mirror.example"))
+    assert source._location("https://huggingface.co/other/model/x?y=%2F") == "https://mirror.example/other/model/x?y=%2F"
+    for location in ("https://cdn.example/x", "/x", "https://huggingface.co.example/x", None):
+        assert source._location(location) == location
 
 
 # Names, tokens, endpoints

@@ -196,7 +196,7 @@ def test_the_first_shard_is_asked_for_more_than_the_others(serve: Serve) -> None
     check(view)
     first, *others = sorted((request for request in server.requests[:4]), key=lambda request: request.path)
     assert first.range == (0, (1 << 20) - 1)
-    assert {request.range for request in others} == {(0, (1 << 18) - 1)}
+    assert {request.range for request in others} == {(0, (1 << 16) - 1)}
 
 
 def test_a_missing_remote_shard_is_named(serve: Serve) -> None:

@@ -84,7 +84,7 @@ class TransferOptions:
     min_rate: float = _knob(4096.0, 0)
     rate_window: float = _knob(30.0, 0.001)
     header_first: int = _knob(_MIB, 24)
-    header_next: int = _knob(256 * _KIB, 24)
+    header_next: int = _knob(64 * _KIB, 24)
     header_budget: int = _knob(256 * _MIB, 24)
     chunk_size: int = _knob(4 * _MIB, 1)
     max_redirects: int = _knob(10, 0)
