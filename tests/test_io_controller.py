@@ -43,8 +43,8 @@ def test_it_seeks_the_plateau(name: str, rate: Callable[[int], float], ceiling: 
 
 
 def test_growth_below_five_percent_is_not_worth_a_connection() -> None:
-    assert levels(lambda n: 100 * (1.04 if n > 4 else 1), seconds=2) == [4, 8, 4]
-    assert levels(lambda n: 100 * (1.06 if n > 4 else 1), seconds=2) == [4, 8, 16, 8]
+    assert levels(lambda n: 100 * (1.04 if n > 4 else 1), seconds=4) == [4, 8, 4]
+    assert levels(lambda n: 100 * (1.06 if n > 4 else 1), seconds=4) == [4, 8, 16, 8]
 
 
 def test_the_tick_after_a_change_is_not_judged() -> None:
@@ -55,6 +55,25 @@ def test_the_tick_after_a_change_is_not_judged() -> None:
     assert controller.observe(50 * MB, TICK) == 16
 
 
+def test_a_disturbed_moment_does_not_end_a_level() -> None:
+    controller = Controller(16)
+    while controller.target < 16:
+        controller.observe(int(30 * controller.target * MB * TICK), TICK)
+    trace = [480, 100, 60, 470]  # the first is not judged; in the next two something else kept the machine busy
+    assert [controller.observe(int(rate * MB * TICK), TICK) for rate in trace] == [16] * 4
+    assert {controller.observe(int(100 * MB * TICK), TICK) for _ in range(20)} == {16}
+
+
+def test_a_slow_link_is_measured_for_longer_so_that_single_chunks_do_not_count() -> None:
+    controller = Controller(16)
+    # 4 MB/s in chunks of 256 KiB: one or two in a tick of 0.1 s, so single ticks differ by a factor of two.
+    chunks = [2, 1, 2, 1, 2] * 40
+    seen = [controller.observe(n * 262_144, 0.1) for n in chunks]
+    assert list(dict.fromkeys(seen[:20])) == [4]
+    assert list(dict.fromkeys(seen)) == [4, 8]
+    assert seen[-1] == 4
+
+
 def test_a_refusal_halves_and_holds() -> None:
     controller = Controller(16)
     while controller.target < 16:
@@ -63,7 +82,7 @@ def test_a_refusal_halves_and_holds() -> None:
     steps = [controller.observe(int(30 * 8 * MB * TICK), TICK) for _ in range(int(5 / TICK))]
     assert set(steps) == {8}
     seen = [controller.observe(int(30 * controller.target * MB * TICK), TICK) for _ in range(int(4 / TICK))]
-    assert list(dict.fromkeys(seen)) == [9, 10, 11, 12]  # by one at a time from now on
+    assert list(dict.fromkeys(seen)) == [9, 10, 11, 12, 13, 14]  # by one at a time from now on
 
 
 def test_refusals_end_at_one_request() -> None:
@@ -75,7 +94,7 @@ def test_a_collapse_halves_after_ten_seconds_and_not_before() -> None:
     controller = Controller(16)
     while controller.target < 16:
         controller.observe(int(30 * controller.target * MB * TICK), TICK)
-    for _ in range(8):
+    for _ in range(20):
         controller.observe(int(480 * MB * TICK), TICK)
     slow = [controller.observe(int(100 * MB * TICK), TICK) for _ in range(41)]
     assert slow[:40] == [16] * 40

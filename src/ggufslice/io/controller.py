@@ -14,17 +14,37 @@ _START = 4
 _WORTH = 1.05  # a level is kept when it is so many times as fast as the one below
 _COLLAPSED = 0.25  # of the best rate seen
 _COLLAPSE_SECONDS = 10.0
-_RAMP_SECONDS, _STEADY_SECONDS = 0.25, 1.0  # for which a level is measured before it is judged
+_BEST_SECONDS = 2.0  # over which the best rate is taken, so that no burst sets it
+_WINDOW_BYTES = 8 << 20  # a window is judged when it has so many bytes and some time, or
+_WINDOW_SECONDS = 4.0  # after so long
+_RAMP_SECONDS, _STEADY_SECONDS = 0.1, 0.5  # the time that a window of enough bytes needs
+_PATIENCE_SECONDS = 1.5  # for which a new level may show what it is worth: new connections start slowly
 _HOLD_SECONDS, _LONG_HOLD_SECONDS = 5.0, 30.0  # without a probe: after a step back, after a collapse
+
+
+@attrs.define
+class _Window:
+    """Bytes over time."""
+
+    n_bytes: int = 0
+    seconds: float = 0.0
+
+    def add(self, n_bytes: int, seconds: float) -> None:
+        self.n_bytes += n_bytes
+        self.seconds += seconds
+
+    @property
+    def rate(self) -> float:
+        return self.n_bytes / self.seconds
 
 
 @attrs.define
 class Controller:
     """Seek the fewest requests in flight that give the best rate.
 
-    Doubles while that pays, then goes up by one at a time. A step that brought less than 5 % is taken back, and the level
-    held for 5 s. A server that says "too many" halves the level, and so does a rate that stays below a quarter of the best
-    one for 10 s.
+    Doubles while that pays, then goes up by one at a time. A level that is not 5 % faster than the one below in any of its
+    windows of measurement is taken back, and that one held for 5 s. A server that says "too many" halves the level, and so
+    does a rate that stays below a quarter of the best one for 10 s.
 
     Parameters
     ----------
@@ -36,12 +56,14 @@ class Controller:
     target: int = attrs.field(init=False)
     _best: float = attrs.field(init=False, default=0.0)
     _below: tuple[int, float] | None = attrs.field(init=False, default=None)  # the level that we came from, and its rate
+    _rate: float = attrs.field(init=False, default=0.0)  # the best window of this level: disturbances only slow down
+    _measured: float = attrs.field(init=False, default=0.0)  # seconds at this level
     _ramping: bool = attrs.field(init=False, default=True)
     _settling: bool = attrs.field(init=False, default=True)
     _hold: float = attrs.field(init=False, default=0.0)
     _collapsed: float = attrs.field(init=False, default=0.0)
-    _bytes: int = attrs.field(init=False, default=0)
-    _seconds: float = attrs.field(init=False, default=0.0)
+    _window: _Window = attrs.field(init=False, factory=_Window)
+    _long: _Window = attrs.field(init=False, factory=_Window)
 
     def __attrs_post_init__(self) -> None:
         self.target = min(_START, self.ceiling)
@@ -61,6 +83,10 @@ class Controller:
         self._hold = max(0.0, self._hold - seconds)
         slow = n_bytes < _COLLAPSED * self._best * seconds
         self._collapsed = self._collapsed + seconds if slow else 0.0
+        self._long.add(n_bytes, seconds)
+        if self._long.seconds >= _BEST_SECONDS:
+            self._best = max(self._best, self._long.rate)
+            self._long = _Window()
         if throttled:
             return self._back_off(_HOLD_SECONDS)
         if self._collapsed > _COLLAPSE_SECONDS:
@@ -69,23 +95,28 @@ class Controller:
             # What arrives just after a change still belongs to the level before.
             self._settling = False
             return self.target
-        self._bytes += n_bytes
-        self._seconds += seconds
-        if self._seconds < (_RAMP_SECONDS if self._ramping else _STEADY_SECONDS) or not self._bytes:
-            return self.target
-        return self._judge(self._bytes / self._seconds)
+        window = self._window
+        window.add(n_bytes, seconds)
+        enough = window.n_bytes >= _WINDOW_BYTES and window.seconds >= (_RAMP_SECONDS if self._ramping else _STEADY_SECONDS)
+        if window.n_bytes and (enough or window.seconds >= _WINDOW_SECONDS):
+            return self._judge(window)
+        return self.target
 
-    def _judge(self, rate: float) -> int:
-        self._best = max(self._best, rate)
-        if self._below and rate < _WORTH * self._below[1]:
+    def _judge(self, window: _Window) -> int:
+        self._rate = max(self._rate, window.rate)
+        self._measured += window.seconds
+        self._window = _Window()
+        if self._below and self._rate < _WORTH * self._below[1]:
+            if self._measured < _PATIENCE_SECONDS:
+                return self.target
             self._ramping = False
             self._hold = _HOLD_SECONDS
             return self._go(self._below[0], None)
+        self._below = None
         if self._hold or self.target == self.ceiling:
-            self._below = None
-            self._bytes, self._seconds = 0, 0.0
+            self._rate = 0.0  # a level to probe from is measured when the probe is made
             return self.target
-        return self._go(self.target * 2 if self._ramping else self.target + 1, (self.target, rate))
+        return self._go(self.target * 2 if self._ramping else self.target + 1, (self.target, self._rate))
 
     def _back_off(self, hold: float) -> int:
         self._ramping = False
@@ -97,5 +128,6 @@ class Controller:
         self.target = min(max(1, target), self.ceiling)
         self._below = below
         self._settling = True
-        self._bytes, self._seconds = 0, 0.0
+        self._rate = self._measured = 0.0
+        self._window = _Window()
         return self.target

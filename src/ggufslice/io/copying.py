@@ -9,8 +9,9 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from ggufslice.errors import SourceChangedError, SourceError
+from ggufslice.io.allocation import FULL
 from ggufslice.io.positional import pread
-from ggufslice.io.sink import FULL, output_errors
+from ggufslice.io.sink import output_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-_TICK = 0.25  # seconds between two looks at the rate
+_TICK = 0.1  # seconds between two looks at the rate
 _COPIERS = 4  # threads; more don't make a disk faster
 
 
@@ -98,6 +98,7 @@ class Engine:
         try:
             async with asyncio.TaskGroup() as group:
                 beat = group.create_task(self._beat())
+                group.create_task(asyncio.to_thread(self.sink.allocate))
                 await self._remap(tables)
                 await self._copy(local)
                 await self._fetch(remote)

@@ -6,15 +6,16 @@ GGUF, and the final name appears by a rename of a file that was read back and co
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
 from contextlib import ExitStack, contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Self
 
 from ggufslice.errors import FormatError, OutputError
 from ggufslice.header import HeaderParser
+from ggufslice.io.allocation import FULL, allocate
 from ggufslice.io.positional import pread, pwrite
 from ggufslice.units import bytes_text
 
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
     from ggufslice.io.layout import PlannedFile
 
-__all__ = ["FULL", "Sink", "check_target", "output_errors", "relatives", "shard_paths"]
+__all__ = ["Sink", "check_target", "output_errors", "relatives", "shard_paths"]
 
 _SHARD = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CHUNK = 8 << 20
+_STEP = 128 << 20  # of allocation, during which nothing is written
 
 
 @contextmanager
@@ -144,11 +145,15 @@ class Sink:
         self._parts = [part_of(final) for final in finals]
         self._fds: list[int] = []
         self._stack = ExitStack()
+        self._allocating = Lock()
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with self._allocating:
+            self._closed = True
         self._stack.close()
 
     def finished(self) -> bool:
@@ -181,7 +186,24 @@ class Sink:
                 fd = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o666)
                 self._stack.callback(os.close, fd)
                 self._fds.append(fd)
-                _allocate(fd, file.layout.n_bytes)
+                os.ftruncate(fd, file.layout.n_bytes)
+
+    def allocate(self) -> None:
+        """Ask for the blocks of the partial files, until all are there or the sink is closed.
+
+        Meant to run beside the transfer: where the disk is memory, it takes a good part of the time that writing does.
+
+        Raises
+        ------
+        OutputError
+            There is no room.
+        """
+        for fd, file in zip(self._fds, self._files, strict=True):
+            size = file.layout.n_bytes
+            for start in range(0, size, _STEP):
+                with self._allocating, output_errors(self.path):
+                    if self._closed or not allocate(fd, start, min(_STEP, size - start)):
+                        return
 
     def discard(self) -> None:
         """Delete the partial files."""
@@ -291,18 +313,6 @@ def _compare(path: Path, file: PlannedFile) -> None:
     ]
     if size != file.layout.n_bytes or header.records != file.records or found != planned:
         raise OutputError(f"{path} does not read back as it was planned; the disk or its driver lost data")
-
-
-def _allocate(fd: int, size: int) -> None:
-    """Give a file its size and, where the file system can, its blocks."""
-    os.ftruncate(fd, size)
-    # Not os.posix_fallocate: where a file system can't, glibc writes to every block instead, over a network for hours.
-    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None) if os.name == "posix" else None
-    if fallocate is None or not size:
-        return
-    fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    if fallocate(fd, 0, 0, size) and ctypes.get_errno() in FULL:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _sync_folder(folder: Path) -> None:
