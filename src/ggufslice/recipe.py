@@ -31,14 +31,14 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from ggufslice import ops as operations
 from ggufslice._records import load, plain
-from ggufslice.errors import FormatError
+from ggufslice.errors import FormatError, redact_url
 from ggufslice.ops import Op
 
 if TYPE_CHECKING:
@@ -204,14 +204,24 @@ class Recipe:
         return view.pipe(*self.ops)
 
     def describe(self) -> dict[str, Any]:
-        """Return the recipe as JSON-able values: what a TOML file says of it."""
+        """Return the recipe as JSON-able values, in the form of a TOML file.
+
+        Of local files it has the names without their folders, and of URLs no credentials.
+        """
         described = {
-            **plain(attrs.evolve(self, ops=(), rungs=())),
+            **plain(attrs.evolve(self, source=_public(self.source), ops=(), rungs=())),
             "ops": [op.describe() for op in self.ops],
             "rungs": [{"name": rung.name, "ops": [op.describe() for op in rung.ops]} for rung in self.rungs],
         }
         del described["folder"]
+        for table, key in (("quantization", "imatrix"), ("bench", "text")):
+            if (described[table] or {}).get(key):
+                described[table][key] = _public(described[table][key])
         return described
+
+
+def _public(address: str) -> str:
+    return redact_url(address) if "://" in address else PurePath(address).name
 
 
 def op_of(description: Mapping[str, Any]) -> Op:

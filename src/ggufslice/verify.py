@@ -176,7 +176,7 @@ def verify(
         else:
             parent = stack.enter_context(open_model(_address(origin, path) if source is None else source))
         expected = _expected(parent, cut, origin, path)
-        differences = [*_source_differences(parent, origin), *_header_differences(cut, expected)]
+        differences = list(_header_differences(cut, expected))
         compared = 0
         seed = None if full else secrets.randbits(32) if seed is None else seed
         if _rows(cut) == _rows(expected):
@@ -258,13 +258,6 @@ def _expected(parent: GGUF, cut: GGUF, origin: Origin, path: Path) -> GGUF:
     stated = {record.key: record for record in cut.metadata.records if record.key in keys}
     records = [stated.get(record.key, record) for record in view.metadata.records if record.key not in SPLIT_KEYS]
     return GGUF(attrs.evolve(view.metadata, records=records), view.all_tensors, view.version, view.lineage)
-
-
-def _source_differences(parent: GGUF, origin: Origin) -> Iterator[Difference]:
-    sizes = [v.get("size") for v in origin.parent.validators]
-    now = [ref.size for ref in source_refs(parent)]
-    if sizes and any(None not in pair and pair[0] != pair[1] for pair in zip_longest(sizes, now, fillvalue=0)):
-        yield Difference("the source", None, f"has files of {now} bytes, and had {sizes} when the cut was made")
 
 
 def _header_differences(cut: GGUF, expected: GGUF) -> Iterator[Difference]:
