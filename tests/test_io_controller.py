@@ -67,7 +67,7 @@ def test_a_disturbed_moment_does_not_end_a_level() -> None:
 def test_a_slow_link_is_measured_for_longer_so_that_single_chunks_do_not_count() -> None:
     controller = Controller(16)
     # 4 MB/s in chunks of 256 KiB: one or two in a tick of 0.1 s, so single ticks differ by a factor of two.
-    chunks = [2, 1, 2, 1, 2] * 40
+    chunks = [2, 1, 2, 1, 2] * 16
     seen = [controller.observe(n * 262_144, 0.1) for n in chunks]
     assert list(dict.fromkeys(seen[:20])) == [4]
     assert list(dict.fromkeys(seen)) == [4, 8]
