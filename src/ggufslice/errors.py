@@ -59,10 +59,7 @@ class FormatError(GGUFSliceError, ValueError):
 class UnsupportedCutError(GGUFSliceError, ValueError):
     """A cut that llama.cpp would not load, or in which a kept layer would silently change.
 
-    Parameters
-    ----------
-    message
-        What was asked, why it can't be kept true, which cuts would work.
+    The message says what was asked, why it can't be kept true, and which cuts would work.
     """
 
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from fsspec.core import url_to_fs
 
-from ggufslice.errors import AuthError, RangeNotSupportedError, SourceChangedError, SourceError
+from ggufslice.errors import (
+    AuthError,
+    GGUFSliceError,
+    MissingExtraError,
+    RangeNotSupportedError,
+    SourceChangedError,
+    SourceError,
+)
 from ggufslice.io.address import redacted
 from ggufslice.io.retry import Persistence, Retry, persist
 from ggufslice.spans import SourceRef
@@ -116,6 +123,8 @@ class FilesystemSource:
                 url = self._access.url or self.ref.url
                 self._opened = url_to_fs(url, **self._access.storage_options)  # type: ignore[no-untyped-call]
             except (ImportError, ValueError, TypeError) as error:
+                if isinstance(error, ImportError) and self.origin.startswith(("s3:", "s3a:")):
+                    raise MissingExtraError.of("s3", "s3fs") from None
                 raise SourceError(f"{self.ref.display} can't be opened{self._said(error)}") from None
         return self._opened
 
@@ -128,7 +137,7 @@ class FilesystemSource:
             if files.async_impl and files.loop is asyncio.get_running_loop():
                 return await getattr(files, f"_{method}")(path, **arguments)
             return await asyncio.to_thread(getattr(files, method), path, **arguments)
-        except (SourceError, Retry):
+        except (GGUFSliceError, Retry):
             raise
         except FileNotFoundError:
             raise SourceError(f"{self.ref.display}: there is no such file") from None

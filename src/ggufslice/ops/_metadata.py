@@ -120,7 +120,9 @@ def parse_assignment(text: str) -> tuple[str, str, Any]:
     Returns
     -------
     key : str
+        The metadata key.
     type : str
+        Its type, such as ``u32``.
     value
         For `set_metadata`, which checks that it fits.
 
