@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.models
 
 N = 12
-NO_CUT = {"clip", "gptj", "wavtokenizer-dec", "eagle3", "gemma3n"}
+NO_CUT = {"clip", "gptj", "wavtokenizer-dec", "eagle3", "gemma3n", "refact"}
 # Judged by tests of their own: several stacks, layers that read from others, or values that depend on the number of layers.
 APART = {
     "t5",

@@ -30,7 +30,7 @@ PLAIN = """
     hunyuan-moe hunyuan_vl hy_v3 internlm2 jais jais2 jina-bert-v2 jina-bert-v3 llada llada-moe llama llama-embed
     maincoder mamba mamba2 minimax-m2 mistral3 mpt nanbeige nemotron neo-bert nomic-bert olmo olmoe openelm orion
     paddleocr pangu-embedded phi2 phi3 phimoe plamo plm pockettts qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3tts
-    refact rnd1 rwkv6qwen2 seed_oss stablelm starcoder starcoder2 talkie xverse
+    rnd1 rwkv6qwen2 seed_oss stablelm starcoder starcoder2 talkie xverse
 """
 
 
@@ -136,6 +136,11 @@ def _half_moe(h: Hparams) -> str:
     """ernie4-5.cpp:49 loads MoE tensors for all blocks behind the lead, ernie4-5-moe.cpp:64 only uses those of each n-th."""
     step = h.number("interleave_moe_layer_step")
     return f"with interleave_moe_layer_step = {step} llama.cpp loads other tensors than it uses" if step > 1 else ""
+
+
+def _dense_graph(h: Hparams) -> str:
+    """refact.cpp:128."""
+    return "llama.cpp loads its experts and computes dense layers" if h.number("expert_count") else ""
 
 
 def _packed_embeddings(h: Hparams) -> str:
@@ -247,6 +252,7 @@ ARCHITECTURES: dict[str, Arch] = {name: Arch() for name in PLAIN.split()} | {
     ),
     "minimax-m3": dense_lead(needs=(Need("a block of sparse attention", some("ffn", "MoE")),)),  # minimax-m3.cpp:334
     "ernie4_5-moe": dense_lead(refuse=_half_moe),
+    "refact": Arch(refuse=_dense_graph),
     "nomic-bert-moe": Arch(traits={"ffn": t.nomic_ffn}, steps=("moe_every_n_layers",)),
     "rwkv6": Arch(traits={"halvings before": t.halvings}),
     "baichuan": Arch(whole={"position encoding": _position}),
