@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help venv check lint types test quick bench docs dist clean
+.PHONY: help venv check lint types test quick bench docs dist lowest clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -41,5 +41,10 @@ dist: venv  ## wheel and sdist, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
+lowest:  ## the tests with the lowest versions of what we depend on, in an environment of their own
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --constraint constraints-min.txt '.[cli,card,testing,s3]' pytest pytest-timeout
+	.venv-lowest/bin/pytest -o filterwarnings=default -m "not matrix" --ignore tests/test_docs.py --ignore tests/test_packaging.py --ignore tests/test_public_api.py
+
 clean:  ## what was built
-	rm -rf $(VENV) dist docs/_build docs/reference/generated .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-lowest dist docs/_build docs/reference/generated .mypy_cache .ruff_cache .pytest_cache
