@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -49,3 +51,24 @@ def _free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise AssertionError("no free port")
+
+
+@pytest.mark.parametrize(
+    ("section", "command"),
+    [
+        ("inspect", "inspect model.gguf"),
+        ("plan", "plan model.gguf --experts 4"),
+        ("receipt, build, demo", "build model.gguf out.gguf --experts 4"),
+        ("receipt, build, demo", "receipt model.gguf"),
+    ],
+)
+def test_the_keys_of_json_are_documented(section: str, command: str, tmp_path: Path) -> None:
+    """The first column of a section's table names exactly the keys that the command prints."""
+    page = (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
+    table = page.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    documented = {key for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
+    with ExitStack() as stack:
+        PRELUDES["model"](tmp_path, stack)
+        code, printed = stack.enter_context(Shell(tmp_path, environment(tmp_path))).run(f"ggufslice {command} --json 2>/dev/null")
+    assert code == 0
+    assert set(json.loads(printed)) == documented
