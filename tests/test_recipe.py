@@ -174,13 +174,9 @@ def recipe_of(tiny: Path | str, **changes: Any) -> Recipe:
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A llama-bench that only says what it is: these recipes measure nothing."""
-    from _fakes import fake  # noqa: PLC0415 - in the fixture alone
-
-    (tmp_path / "llama").mkdir()
-    fake(tmp_path / "llama", "llama-bench", "")
-    monkeypatch.setenv("GGUFSLICE_LLAMA_DIR", str(tmp_path / "llama"))
+def without_llama(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These recipes measure nothing, so nothing of llama.cpp is needed."""
+    monkeypatch.setenv("GGUFSLICE_LLAMA_DIR", "/nowhere")
 
 
 def test_a_files_own_key_is_the_recipe_for_it(tiny: Path, tmp_path: Path) -> None:

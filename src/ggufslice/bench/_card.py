@@ -309,13 +309,13 @@ class _Card:
         driver = f", driver {machine.driver}" if machine.driver else ""
         load = "unknown" if machine.load is None else f"{machine.load:g}"
         ran = (
-            f" on {step.bench.backends}; llama-bench {step.bench.flags}; speculation: none"
+            f"llama.cpp {machine.llama_version} on {step.bench.backends}; llama-bench {step.bench.flags}; speculation: none"
             if step.bench
-            else "; nothing was run"
+            else "llama.cpp was not run"
         )
         lines = (
             f"{machine.host}: {machine.words}{driver}; {machine.system}; load before {load}",
-            f"llama.cpp {machine.llama_version}{ran}",
+            ran,
             f"{step.file}; drawn by ggufslice {self.results.ggufslice} from the results file alone",
         )
         sheet.rule(_MARGIN, self.y, _INNER)

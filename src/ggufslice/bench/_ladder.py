@@ -171,7 +171,7 @@ class _Run:
         cut = base if base is not None and not recipe.rungs else self.folder / f"{stem}-{rung.name}.gguf"
         quantized_type = recipe.quantization.type.upper() if recipe.quantization else None
         measured = cut.with_name(f"{cut.stem}-{quantized_type}.gguf") if quantized_type else cut
-        machine = Machine.of(self.llama)
+        machine = Machine.of(self.llama if settings else None)
         key = _digest(
             _sources(model),
             [op.describe() for op in rung.ops],

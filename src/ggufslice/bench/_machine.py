@@ -46,7 +46,7 @@ class Machine:
     unified_memory
         Whether GPU and processor share the memory; None where there is no GPU or it isn't known.
     llama_version
-        What llama-bench says of itself, also where that is ``unknown``.
+        What llama-bench says of itself, also where that is ``unknown``; None where it wasn't run.
     load
         Running or waiting processes, mean of the last minute, before the measurement: that of an idle machine is near 0.
     """
@@ -59,14 +59,14 @@ class Machine:
     gpus: tuple[str, ...]
     driver: str | None
     unified_memory: bool | None
-    llama_version: str
+    llama_version: str | None
     load: float | None
 
     @classmethod
-    def of(cls, llama: Llama) -> Machine:
-        """Ask this machine."""
-        gpus = llama.devices()
-        nvidia = _nvidia()
+    def of(cls, llama: Llama | None) -> Machine:
+        """Ask this machine; without llama.cpp, what it says of itself alone."""
+        gpus = llama.devices() if llama else ()
+        nvidia = _nvidia() if gpus else None
         return cls(
             host=platform.node(),
             system=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -76,7 +76,7 @@ class Machine:
             gpus=gpus,
             driver=nvidia[0] if nvidia else None,
             unified_memory=_unified(nvidia) if gpus else None,
-            llama_version=llama.version(),
+            llama_version=llama.version() if llama else None,
             load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         )
 

@@ -158,7 +158,7 @@ def quantize(
             flags += ["--imatrix", str(imatrix)]
         listed = re.findall(r"^\s+(?:\d+\s+or\s+)?([A-Z]\w+)\s+:", llama.help("llama-quantize"), re.MULTILINE)
         if listed and type.upper() not in listed:
-            raise BenchError(f"llama-quantize {llama.version()} has no type {type!r}; it has {', '.join(listed)}")
+            raise BenchError(f"this llama-quantize has no type {type!r}; it has {', '.join(listed)}")
         program = llama.tool("llama-quantize")
         if llama.supports("llama-quantize", "--dry-run"):
             plan = _rehearse([str(program), *flags, "--dry-run", str(src), type.upper()], source, type)

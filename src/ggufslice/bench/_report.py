@@ -92,10 +92,10 @@ def _remarks(results: Results) -> list[str]:
             lines.append(f"{step.name}: a spread of {spread} says that the machine was busy; measure again when it is idle")
     if results.steps:
         machine = results.steps[-1].machine
-        flags = results.steps[-1].bench.flags if results.steps[-1].bench else NOT_MEASURED
+        ran = results.steps[-1].bench
         lines += [
             f"machine: {machine.host}, {machine.words}, {machine.system}, load {machine.load}",
-            f"llama.cpp {machine.llama_version}; llama-bench {flags}; speculation: none",
+            *([f"llama.cpp {machine.llama_version}; llama-bench {ran.flags}; speculation: none"] if ran else []),
             "read/token is worked out from tensor sizes and experts used; GB/s is that times the decode speed",
         ]
     return lines
