@@ -38,7 +38,6 @@ _EXACT = PER_BLOCK - {
     "attention.sliding_window_pattern",
     "deepstack_mapping",
 }
-_MOST_HINTS = 3
 _MOST_TRIES = 300
 
 
@@ -147,20 +146,20 @@ def _first_block(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[
             f"llama.cpp takes the length of heads from layer 0, which has {old.at('attention.head_count', 0, 0)} heads: "
             f"with layer {blocks[0]} in its place keys, values, rope would have {new.head_dims} instead of {old.head_dims}"
         )
-    window = rule_of(new).patterns.get("window")
-    if window is None or rule_of(new).own_dims or not window.on(new):
-        return
-    key, value, rope = old.head_dims
-    if new.architecture == "step35":
-        rope //= 2
-    of_windows = (
-        old.get("attention.key_length_swa", key),
-        old.get("attention.value_length_swa", value),
-        old.get("rope.dimension_count_swa", rope),
-    )
-    if of_windows != (key, value, rope) and window.at(old, 0) != window.at(new, 0):
-        kind = "a sliding-window layer" if window.at(old, 0) else "a layer of full attention"
+    elif _dims_of_first(new) != _dims_of_first(old):
+        window = rule_of(old).patterns["window"].at(old, 0)
+        kind = "a sliding-window layer" if window else "a layer of full attention"
         yield f"llama.cpp takes the length of heads of {new.architecture} from layer 0, which must stay {kind}"
+
+
+def _dims_of_first(h: Hparams) -> tuple[int, int, int]:
+    """Return the length of keys, values and rope in block 0, another if it has a window (src/llama-model.cpp:1464)."""
+    window = rule_of(h).patterns.get("window")
+    if window is None or rule_of(h).own_dims or not window.at(h, 0):
+        return h.head_dims
+    suffixes = ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa")
+    key, value, rope = (h.get(suffix, full) for suffix, full in zip(suffixes, h.head_dims, strict=True))
+    return key, value, rope
 
 
 def _tensors(view: GGUF, new: Hparams) -> Iterator[Finding]:
@@ -237,15 +236,15 @@ def _remarks(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[Find
 
 
 def _hint(old: Hparams, blocks: Sequence[int]) -> str:
-    """Say which cuts near this one are sound."""
+    """Say which cuts near this one are sound: the nearest of each sort."""
     if rule_of(old).refuse(old):
         return "keep all layers"
-    found: dict[tuple[int, ...], str] = {}
-    for kept, words in islice(_neighbours(old, blocks), _MOST_TRIES):
-        if kept not in found and kept != tuple(blocks) and len(kept) < old.n_named and sound(old, kept):
-            found[kept] = words
-            if len(found) == _MOST_HINTS:
-                break
+    found: dict[str, str] = {}
+    seen = {tuple(blocks), tuple(range(old.n_named))}
+    for sort, kept, words in islice(_neighbours(old, blocks), _MOST_TRIES):
+        if sort not in found and kept not in seen and sound(old, kept):
+            found[sort] = words
+            seen.add(kept)
     return f"these would work: {'; '.join(found.values())}" if found else "keep all layers"
 
 
@@ -254,28 +253,35 @@ def sound(old: Hparams, kept: Sequence[int]) -> bool:
     return not any(_problems(old, cut(old, kept), kept))
 
 
-def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield cuts like this one with their descriptions: nearest first."""
+def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """Yield cuts like this one, nearest first: their sort, their blocks, their description."""
     trunk, tail = [i for i in blocks if i < old.n_trunk], tuple(i for i in blocks if i >= old.n_trunk)
-    missing = [i for i in range(old.n_trunk) if i not in trunk]
-    first = trunk == list(range(len(trunk)))
-    for step in range(1, old.n_trunk) if first else ():
-        for count in (len(trunk) - step, len(trunk) + step):
-            if 0 < count < old.n_trunk:
-                yield (*range(count), *tail), f"the first {count} layers"
-    for i in missing:
-        yield (*sorted([*trunk, i]), *tail), f"keep layer {i} too"
-    for period in range(2, old.n_trunk):
+    for sort, count in _counts_near(len(trunk), old.n_trunk) if trunk == list(range(len(trunk))) else ():
+        yield sort, (*range(count), *tail), f"the first {count} layers"
+    for i in range(old.n_trunk):
+        if i not in trunk:
+            yield "keep", (*sorted([*trunk, i]), *tail), f"keep layer {i} too"
+    if period := _period(old):
         groups = [range(start, min(start + period, old.n_trunk)) for start in range(0, old.n_trunk, period)]
-        for whole in (
-            [i for group in groups if any(i in trunk for i in group) for i in group],
-            [i for group in groups if all(i in trunk for i in group) for i in group],
-        ):
-            if whole and len(whole) < old.n_trunk:
-                yield (*whole, *tail), f"whole periods of {period}: layers {_ranges(whole)}"
-    for i in trunk:
-        if len(trunk) > 1:
-            yield (*(k for k in trunk if k != i), *tail), f"drop layer {i} too"
+        for test in (any, all):
+            whole = [i for group in groups if test(i in trunk for i in group) for i in group]
+            if whole:
+                yield "periods", (*whole, *tail), f"whole periods of {period}: layers {_ranges(whole)}"
+    for i in trunk[1:] if len(trunk) > 1 else ():
+        yield "drop", (*(k for k in trunk if k != i), *tail), f"drop layer {i} too"
+
+
+def _counts_near(count: int, most: int) -> Iterator[tuple[str, int]]:
+    for step in range(1, most):
+        yield from ((sort, n) for sort, n in (("fewer", count - step), ("more", count + step)) if 0 < n < most)
+
+
+def _period(h: Hparams) -> int:
+    """Return after how many layers kinds repeat, the first ones left out; 0 where they don't, or don't differ."""
+    kinds = [{k: v for k, v in kind.items() if not isinstance(v, Block)} for kind in kinds_of(h)[: h.n_trunk]]
+    periods = (p for p in range(1, h.n_trunk // 2 + 1) if kinds[p:-p] == kinds[2 * p :])
+    period = next(periods, 0)
+    return period if period > 1 else 0
 
 
 def _ranges(numbers: Iterable[int]) -> str:

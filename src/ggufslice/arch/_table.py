@@ -122,9 +122,9 @@ def _is_lite(h: Hparams) -> bool:
     return h.n_trunk in {26, 27} or (h.n_trunk == 48 and h.n_vocab == 128256)
 
 
-def _q_lora_rank(h: Hparams) -> int:
-    """deepseek2.cpp:12: lite models have none, whatever the file says."""
-    return 0 if _is_lite(h) else h.number("attention.q_lora_rank")
+def _q_lora_rank(h: Hparams) -> int | None:
+    """deepseek2.cpp:12: lite models have none, whatever the file says; others must say one."""
+    return 0 if _is_lite(h) else h.get("attention.q_lora_rank")
 
 
 def _gating(h: Hparams) -> int:
