@@ -391,7 +391,7 @@ def test_rope_frequencies_go_with_the_last_layer_of_full_attention() -> None:
     view = model(
         "gemma4",
         tensors=[TensorSpec("rope_freqs.weight", (8,), 0)],
-        **{"attention.sliding_window_pattern": u32([1, 0] * 4)},
+        keys={"attention.sliding_window_pattern": u32([1, 0] * 4)},
     )
     assert "rope_freqs.weight" in keep(view, [0, 1])
     windows = keep(view, [0, 2])
