@@ -495,6 +495,8 @@ def test_a_first_layer_without_heads() -> None:
         ("laguna", {"rope.dimension_count": 8, "rope.dimension_count_swa": 8}, [1, 4], False),
         ("gemma2", {"attention.key_length_swa": 32}, [1, 2], True),
         ("plamo3", {"rope.dimension_count_swa": 8, "attention.sliding_window_pattern": 2}, [1, 3], True),  # windows go off
+        ("lfm2", {"rope.dimension_count_swa": 8, "attention.head_count_kv": u32([1, 0] * 4)}, [1, 2], True),
+        ("lfm2", {"rope.dimension_count_swa": 8, "attention.head_count_kv": u32([1, 0] * 4)}, [2, 3], False),
         ("step35", {"rope.dimension_count_swa": 16, "attention.sliding_window_pattern": u32([1, 0] * 4)}, [1, 2], False),
     ],
 )

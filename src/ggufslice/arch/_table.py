@@ -215,7 +215,7 @@ ARCHITECTURES: dict[str, Arch] = {name: Arch() for name in PLAIN.split()} | {
     # attention and recurrent blocks
     "granitehybrid": kv_hybrid(),
     "jamba": kv_hybrid(),
-    "lfm2": kv_hybrid(),
+    "lfm2": attrs.evolve(kv_hybrid(), patterns={"window": t.windows_of_attention()}),
     "plamo2": kv_hybrid(),
     "bailingmoe3": kv_hybrid(ffn=t.dense_lead),
     "kimi-linear": kv_hybrid(ffn=t.dense_lead),

@@ -64,6 +64,11 @@ def without_kv_heads(h: Hparams, block: int) -> str:
     return "recurrent" if block < h.n_trunk and heads == 0 else "attention"
 
 
+def windows_of_attention() -> Pattern:
+    """Return the pattern where all blocks of attention have the window, if there is one (lfm2.cpp:26)."""
+    return Pattern(SWA_KEY, lambda h, block: without_kv_heads(h, block) == "attention", window_given)
+
+
 def nemotron_mixer(h: Hparams, block: int) -> str:
     """Each block is one of attention, state space and feed-forward (nemotron-h.cpp:14, 102)."""
     return "feed-forward" if h.at("feed_forward_length", block, 0) else without_kv_heads(h, block)
