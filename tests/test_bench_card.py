@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +199,14 @@ def test_the_plot(tmp_path: Path, steps: tuple[Step, ...]) -> None:
     draw_ladder(results(*steps), tmp_path / "ladder.svg", tmp_path / "ladder.png")
 
     assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_one_line_names_the_extra() -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; import ggufslice.bench.pictures"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stderr.splitlines()[-1].endswith("this needs the package 'matplotlib': pip install 'ggufslice[card]'")
 
 
 def test_one_rung_is_no_ladder(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ sample_tokens = 2
 
     assert main(["run", "recipe.toml", "--out", "again", "--source", str(tiny), "--json"]) == 0
     shown = capsys.readouterr()
-    assert "has the digest of recipe.lock" in shown.err
+    assert "model.gguf has the digest of the lock" in shown.err
+    assert "(recipe.lock)" in shown.err
     assert json.loads(shown.out)["name"] == "Tiny"
     assert (folder / "model.gguf").read_bytes() == tiny.with_name("again").joinpath("model.gguf").read_bytes()
 

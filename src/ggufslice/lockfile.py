@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from os import PathLike
 
+    from ggufslice.spans import SourceRef
     from ggufslice.view import GGUF
 
 __all__ = ["Lock", "LockedSource", "LockedSpan"]
@@ -36,15 +37,15 @@ class LockedSource:
 
     Parameters
     ----------
-    file
-        Its name.
+    address
+        Where it was, without credentials and query; of a local file its name.
     size
         Bytes, where known.
     validators
         What the place where it is says of its content, such as ``etag`` and ``commit``.
     """
 
-    file: str
+    address: str
     size: int | None
     validators: dict[str, str]
 
@@ -130,7 +131,7 @@ class Lock:
         return cls(
             recipe=recipe,
             source=tuple(
-                LockedSource(Path(ref.display).name, ref.size, {k: v for k, v in ref.validators if k != "mtime_ns"})
+                LockedSource(_address(ref), ref.size, {k: v for k, v in ref.validators if k != "mtime_ns"})
                 for ref in source_refs(view.base)
             ),
             licence={k: str(v) for k, v in view.metadata.items() if k.startswith("general.license")},
@@ -176,7 +177,8 @@ class Lock:
         Raises
         ------
         SourceChangedError
-            It has other files, sizes, ETags or another commit.
+            It has other files or sizes, or at the same address other ETags or another commit. At another address, as of a
+            mirror, ETags say nothing; whether the bytes are the same shows when they are there.
         """
         now = source_refs(view.base)
         if len(now) != len(self.source):
@@ -184,25 +186,33 @@ class Lock:
         for ref, then in zip(now, self.source, strict=True):
             if None not in (ref.size, then.size) and ref.size != then.size:
                 raise SourceChangedError(f"{ref.display} has {ref.size} bytes, and had {then.size} when the lock was made")
-            found = dict(ref.validators)
+            found = dict(ref.validators) if _address(ref) == then.address else {}
             for name, value in then.validators.items():
                 if found.get(name, value) != value:
                     raise SourceChangedError(
                         f"{ref.display}: its {name} is {found[name]}, and was {value} when the lock was made"
                     )
 
-    def check_same(self, other: Lock) -> None:
-        """Refuse another run's result that isn't this one's.
+    def compare(self, other: Lock) -> str:
+        """Refuse another run's result that isn't this one's; return in words in what they are the same.
 
         Raises
         ------
         OutputError
-            They differ; the message names the first spans that do.
+            They differ; the message names the first span that does.
+
+        Notes
+        -----
+        A cut names its source, so cuts of two copies of a source at different addresses differ in their headers.
         """
         if self.sha256 == other.sha256:
-            return
+            return f"has the digest of the lock: {self.sha256}"
         mine = {(s.tensor, s.start, s.stop): s.sha256 for s in self.spans}
         differing = [s for s in other.spans if mine.get((s.tensor, s.start, s.stop)) != s.sha256]
+        moved = [s.address for s in self.source] != [s.address for s in other.source]
+        weights = [[(s.tensor, s.stop - s.start, s.sha256) for s in lock.spans if s.tensor] for lock in (self, other)]
+        if moved and weights[0] == weights[1]:
+            return "has the tensor bytes of the lock; its header differs, as it names another place of the source"
         raise OutputError(
             f"{other.file} is not what the lock says: its digest is {other.sha256}, the lock's {self.sha256}; "
             f"{len(differing)} of {len(other.spans)} spans differ, the first is {differing[0].what if differing else 'none'}"
@@ -229,6 +239,10 @@ class Lock:
                     yield span
         if not found and whole.hexdigest() != self.sha256:
             yield LockedSpan("", 0, self.size, self.sha256)
+
+
+def _address(ref: SourceRef) -> str:
+    return ref.display if "://" in ref.display else Path(ref.display).name
 
 
 def _checksum(data: dict[str, Any]) -> str:

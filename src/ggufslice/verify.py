@@ -128,7 +128,7 @@ class Verification:
         head = f"{self.path} against {self.against}: {how}, {amount} compared"
         if self.ok:
             return f"{head}\nno difference\nproves      {self.proves}\nleaves open {self.leaves_open}"
-        return "\n".join([head, f"{len(self.differences)} differences, or more", *map(str, self.differences)])
+        return "\n".join([head, "DIFFERENT: the first that was found", *map(str, self.differences)])
 
 
 def verify(

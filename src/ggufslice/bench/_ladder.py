@@ -157,8 +157,7 @@ class _Run:
         if lock_path is not None:
             made = Lock.of(self.recipe.describe(), plan.view, path)
             if lock is not None:
-                lock.check_same(made)
-                self.say(f"{path.name} has the digest of {lock_path.name}: {made.sha256}")
+                self.say(f"{path.name} {lock.compare(made)} ({lock_path.name})")
             else:
                 made.save(lock_path)
                 self.say(f"{lock_path.name} was written: digest {made.sha256}")
