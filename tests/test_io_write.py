@@ -247,9 +247,8 @@ def test_copying_works_whatever_the_kernel_can(
     monkeypatch: pytest.MonkeyPatch, model: Path, out: Path, patch: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     patch(monkeypatch)
-    receipt = experts(gs.open(model), [5, 2, 3]).write(out)
-    assert tensors_of(out) == expected([5, 2, 3])
-    check_accounts(receipt)
+    check_accounts(gs.open(model).write(out))
+    assert out.read_bytes() == FILE
 
 
 def test_a_full_disk_in_the_kernels_copy_is_an_output_error(monkeypatch: pytest.MonkeyPatch, model: Path, out: Path) -> None:

@@ -1,4 +1,8 @@
-"""Copying from local files: inside the kernel, where it can."""
+"""Copying from local files.
+
+Where source and destination lie alike on the grid of blocks, the kernel copies: a file system that can share blocks then
+does so. Elsewhere `copy_file_range` moves page by page, and reading and writing is the faster way (on ext4 by half).
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Copier"]
 
 _PART = 8 << 20  # bytes of one step
+_BLOCK = 2 << 20  # bytes that are read and written at once
+_GRID = 4096  # the block size of file systems that share blocks
 
 
 class Copier:
@@ -85,13 +91,13 @@ class Copier:
 
     def _by_kernel(self, fd: int, start: int, size: int, at: int) -> int:
         """Return how many bytes the kernel copied; 0 where it can't."""
-        if not self._in_kernel:
-            return 0
         out, offset = self._sink.place(at)
+        if not self._in_kernel or (start - offset) % _GRID:
+            return 0
         try:
             done = os.copy_file_range(fd, out, size, start, offset)
         except OSError as error:
-            # Elsewhere reading and writing tell which side failed, and they work between any two file systems.
+            # Reading and writing tell which side failed, and they work between any two file systems.
             if error.errno in FULL:
                 with output_errors(self._sink.path):
                     raise
@@ -102,7 +108,7 @@ class Copier:
 
     def _by_hand(self, source: LocalSource, fd: int, start: int, size: int, at: int) -> int:
         try:
-            data = pread(fd, size, start)
+            data = pread(fd, min(size, _BLOCK), start)
         except OSError as error:
             raise SourceError(f"{source.path}: reading at byte {start}: {error.strerror or error}") from error
         if not data:

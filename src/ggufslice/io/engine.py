@@ -17,7 +17,7 @@ import attrs
 from ggufslice.errors import SourceError
 from ggufslice.io.controller import Controller
 from ggufslice.io.copying import Copier
-from ggufslice.io.requests import Cursor, plan_requests, schedule
+from ggufslice.io.requests import Cursor, requests_for
 from ggufslice.io.retry import fetch, stream_span
 from ggufslice.io.sources import LocalSource, source_of
 from ggufslice.spans import Literal, Remap
@@ -175,13 +175,7 @@ class Engine:
     async def _fetch(self, copies: Sequence[tuple[Span, int]]) -> None:
         """Fetch remote spans, as many at a time as the controller says."""
         options = self.options
-        by_source = plan_requests(
-            copies,
-            max_gap=options.max_gap,
-            split_size=min(options.split_size, max(options.min_split, options.in_flight // self.jobs)),
-            min_split=options.min_split,
-        )
-        queue = deque(schedule(by_source.values(), jobs=self.jobs, min_split=options.min_split))
+        queue = deque(requests_for(copies, options, self.jobs))
         running: dict[asyncio.Task[None], int] = {}
 
         def done(task: asyncio.Task[None]) -> None:

@@ -16,7 +16,7 @@ from ggufslice.classes import TensorClass, classify
 from ggufslice.errors import UnsupportedCutError
 from ggufslice.io.layout import PlannedFile, lay_out
 from ggufslice.io.options import TransferOptions
-from ggufslice.io.requests import plan_requests
+from ggufslice.io.requests import requests_for
 from ggufslice.io.shards import SPLIT_KEYS
 from ggufslice.io.sources import access_to
 from ggufslice.provenance import source_refs, stamp
@@ -78,11 +78,10 @@ class Plan:
         return self.file_bytes - self.metadata_bytes - self.tensor_bytes
 
     @cached_property
-    def requests(self) -> dict[SourceRef, list[Request]]:
-        """Range requests by source, for the whole result and without the small tables of expert ids."""
+    def requests(self) -> list[Request]:
+        """Range requests for the whole result, in order; without the small tables of expert ids."""
         spans = ((piece, at) for piece, at in self.copies() if isinstance(piece, Span))
-        options = self.options
-        return plan_requests(spans, max_gap=options.max_gap, split_size=options.split_size, min_split=options.min_split)
+        return requests_for(spans, self.options, self.options.max_jobs)
 
     @cached_property
     def source_bytes(self) -> dict[SourceRef, int]:
@@ -102,13 +101,13 @@ class Plan:
     @property
     def gap_bytes(self) -> int:
         """Bytes between neighbouring spans that would be fetched and thrown away to save requests."""
-        return sum(request.gap for request in chain.from_iterable(self.requests.values()))
+        return sum(request.gap for request in self.requests)
 
     @property
     def n_requests(self) -> int:
         """Range requests that this would take without failures."""
         remaps = sum(isinstance(piece, Remap) for piece, _ in self.copies())
-        return remaps + sum(map(len, self.requests.values()))
+        return remaps + len(self.requests)
 
     @cached_property
     def digest(self) -> str:

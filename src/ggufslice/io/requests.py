@@ -15,9 +15,32 @@ from ggufslice.spans import Span
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ggufslice.io.options import TransferOptions
     from ggufslice.spans import Piece, SourceRef
 
-__all__ = ["Cursor", "Request", "Slot", "outstanding", "plan_requests", "schedule"]
+__all__ = ["Cursor", "Request", "Slot", "outstanding", "plan_requests", "requests_for", "schedule"]
+
+
+def requests_for(copies: Iterable[tuple[Span, int]], options: TransferOptions, jobs: int) -> list[Request]:
+    """Plan and order the requests of a transfer.
+
+    Parameters
+    ----------
+    copies
+        Source bytes, and the address of the first of them.
+    options
+        Limits.
+    jobs
+        The most requests at a time.
+    """
+    by_source = plan_requests(
+        copies,
+        max_gap=options.max_gap,
+        # All jobs together may ask for no more than `in_flight`.
+        split_size=min(options.split_size, max(options.min_split, options.in_flight // jobs)),
+        min_split=options.min_split,
+    )
+    return schedule(by_source.values(), jobs=jobs, min_split=options.min_split)
 
 
 class Slot(NamedTuple):
