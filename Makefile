@@ -35,7 +35,7 @@ bench: venv  ## the benchmarks, one after another
 
 docs: venv  ## the documentation, in docs/_build/html; a warning is an error
 	rm -rf docs/reference/generated
-	$(BIN)/sphinx-build -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/sphinx-build -E -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 
 dist: venv  ## wheel and sdist, in dist/
 	rm -rf dist
