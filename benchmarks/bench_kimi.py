@@ -1,6 +1,7 @@
 """Kimi-K3's shape at full scale, 594 GB in 14 sparse shards behind nginx: open and plan, then a cut written whole.
 
-Needs nginx and room for the cut in BENCH_DISK (or the folder for temporary files). What nginx counted is compared with the receipt.
+Needs nginx and room for the cut in BENCH_DISK (or the folder for temporary files). What nginx counted is compared with the
+receipt.
 """
 
 from __future__ import annotations
@@ -38,10 +39,8 @@ def open_and_plan(url: str, kept: int | list[int], reach: float) -> None:
 
 def main() -> None:
     """Measure and print."""
-    with (
-        tempfile.TemporaryDirectory(dir=workspace()) as name,
-        tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DISK")) as disk,
-    ):
+    disk = os.environ.get("BENCH_DISK")
+    with tempfile.TemporaryDirectory(dir=workspace()) as name, tempfile.TemporaryDirectory(dir=disk) as target:
         folder = Path(name)
         metadata, tensors = kimi_k3()
         write_shards(folder, "k3", metadata, tensors, 14, sparse=True)
@@ -65,12 +64,9 @@ def main() -> None:
             served = sum(int(line.split()[2]) for line in log.read_text().splitlines())
             print(f"12 layers, 16 experts: {out.stat().st_size:,} bytes in {transfer.seconds:.1f} s")
             print(f"    nginx sent {served:,} bytes in {len(log.read_text().splitlines())} replies")
-            print(
-                f"    the receipt says {transfer.received:,} in {transfer.requests} (plan: {plan.n_requests} requests for data)"
-            )
-            print(
-                f"    payload {transfer.payload:,}, gap {transfer.gap:,}, header {transfer.header:,}, wasted {transfer.wasted:,}"
-            )
+            print(f"    the receipt says {transfer.received:,} in {transfer.requests} (planned for data: {plan.n_requests})")
+            parts = {k: getattr(transfer, k) for k in ("payload", "gap", "header", "wasted")}
+            print("   ", ", ".join(f"{k} {n:,}" for k, n in parts.items()))
             assert served == transfer.received == transfer.payload + transfer.gap + transfer.header + transfer.wasted
 
 

@@ -28,9 +28,8 @@ def compare(where: Path, blocks: int, rounds: int) -> None:
             theirs.append(peer(folder / "out", "sh", "-c", copy))
             mine.append(ours(folder / "model.gguf", folder / "out", 4, KEPT))
         report(f"{size / 1e9:.2f} GB in {where}", min(mine)[0], min(theirs)[0], "cp + sync", 1.0)
-        print(
-            f"{'':44s} CPU-s/GB: ours {min(m[1] for m in mine) / size * 1e9:.2f}, cp {min(t[1] for t in theirs) / size * 1e9:.2f}"
-        )
+        for who, runs in (("ours", mine), ("cp", theirs)):
+            print(f"{'':44s} {who} {min(run[1] for run in runs) / size * 1e9:.2f} CPU-s/GB")
 
 
 def main() -> None:
