@@ -36,6 +36,7 @@ autodoc_member_order = "bysource"
 numpydoc_class_members_toctree = False
 numpydoc_show_class_members = False
 nitpicky = False
+smartquotes = False  # options start with two hyphens
 
 html_theme = "pydata_sphinx_theme"
 html_title = "ggufslice"

@@ -88,6 +88,8 @@ def _aspect(aspect: str, trait: Callable[..., Any] | None) -> str:
     said = _plain((getattr(trait, "__doc__", None) or "").partition("\n")[0]) or _ASPECTS.get(aspect, "")
     if not said:
         return f"*{aspect}*"
+    # A docstring may not start with "The", so they say "Dense are the first blocks".
+    said = re.sub(r"^(Dense|Recurrent) are (.+)", lambda m: f"{m[2]} are {m[1].lower()}", said)
     return f"*{aspect}*: {said if said[1:2].isupper() else said[0].lower() + said[1:]}"
 
 
