@@ -81,6 +81,19 @@ def nginx(root: Path, folder: Path, extra: str = "") -> Iterator[str]:
         server.wait()
 
 
+@contextmanager
+def paced(root: Path) -> Iterator[str]:
+    """Serve a folder at 30 MB/s a connection; yield its URL."""
+    command = [sys.executable, "-m", "ggufslice.testing.server", root, "--port", str(PORT)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(2)
+        yield f"http://127.0.0.1:{PORT}/~rate:bytes_per_s=30000000"
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def ours(source: str | Path, out: Path, jobs: int, kept: Sequence[int]) -> list[float]:
     """Cut in a process of its own; return seconds, CPU seconds, bytes, requests, growth of memory in bytes."""
     out.unlink(missing_ok=True)

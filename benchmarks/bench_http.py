@@ -1,6 +1,8 @@
 """A cut over loopback HTTP, in memory from end to end: ours against curl, and against aria2c where connections are slow.
 
-Needs nginx, curl and aria2c. The peers fetch one file of exactly as many bytes as we do.
+Needs nginx, curl and aria2c. The peers fetch one file of exactly as many bytes as we do. Connections are limited twice: by
+nginx, which lets the first second of each reply pass at full speed and so favours short requests, and by our own server, which
+paces every reply from its first byte.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from _transfer import fill, make_model, nginx, ours, peer, report, workspace
+from _transfer import fill, make_model, nginx, ours, paced, peer, report, workspace
 
 KEPT = range(0, 64, 2)  # every other expert: each slab is a range of its own
 
@@ -36,13 +38,15 @@ def main() -> None:
             for who, runs in (("ours", mine), ("curl", theirs)):
                 print(f"{'':44s} {who} {min(run[1] for run in runs) / size * 1e9:.2f} CPU-s/GB")
             print(f"{'':44s} {mine[0][3]:.0f} requests, memory +{max(run[4] for run in mine) / 2**20:.0f} MiB")
-        with nginx(folder, folder, "limit_rate 30m;") as url:
-            mine, theirs = [], []
-            for _ in range(arguments.rounds):
-                options = ("-x16", "-s16", "-k1M", "--file-allocation=falloc", "-q", "-d", folder, "-o", "out")
-                theirs.append(peer(out, "aria2c", *options, f"{url}/plain.bin"))
-                mine.append(ours(f"{url}/model.gguf", out, 16, KEPT))
-            report("30 MB/s a connection, 16 connections", min(mine)[0], min(theirs)[0], "aria2c", 0.95)
+        limited = (("nginx limit_rate", nginx(folder, folder, "limit_rate 30m;")), ("paced", paced(folder)))
+        for limiter, server in limited:
+            with server as url:
+                mine, theirs = [], []
+                for _ in range(arguments.rounds):
+                    options = ("-x16", "-s16", "-k1M", "--file-allocation=falloc", "-q", "-d", folder, "-o", "out")
+                    theirs.append(peer(out, "aria2c", *options, f"{url}/plain.bin"))
+                    mine.append(ours(f"{url}/model.gguf", out, 16, KEPT))
+                report(f"16 x 30 MB/s, {limiter}", min(mine)[0], min(theirs)[0], "aria2c", 0.95)
 
 
 if __name__ == "__main__":

@@ -135,8 +135,7 @@ class _Result:
             try:
                 run(engine.run(outstanding(plan.copies(), done)))
             finally:
-                self._save()
-            self._show()
+                self._keep(save=True)
             missing = sum(len(piece) for piece, _ in outstanding(plan.copies(), merged(self._claims)))
             if missing:
                 raise SourceError(f"{self._path}: {missing} bytes did not arrive; write again to fetch them")
@@ -174,22 +173,19 @@ class _Result:
         return claims
 
     def _pulse(self) -> None:
-        self._show()
-        if time.monotonic() - self._saved >= _SAVE_SECONDS:
-            self._save()
+        self._keep(save=time.monotonic() - self._saved >= _SAVE_SECONDS)
 
-    def _show(self) -> None:
-        n_bytes = self._ledger.n_bytes
-        if n_bytes > self._shown:
-            self._progress.advanced(n_bytes - self._shown)
-            self._shown = n_bytes
-
-    def _save(self) -> None:
-        """Record what was written, once it is on the disk."""
-        with self._lock, output_errors(self._path):
-            claims = self._ledger.take()
+    def _keep(self, *, save: bool) -> None:
+        """Record what was written, once it is on the disk, and show it."""
+        with self._lock:
+            n_bytes = self._ledger.n_bytes
+            claims = self._ledger.take() if save else []
             if claims:
                 self.sink.sync()
-                self.journal.append(claims)
+                with output_errors(self._path):
+                    self.journal.append(claims)
                 self._claims += claims
-            self._saved = time.monotonic()
+                self._saved = time.monotonic()
+            if n_bytes > self._shown:
+                shown, self._shown = self._shown, n_bytes
+                self._progress.advanced(n_bytes - shown)
