@@ -1,8 +1,8 @@
 """A cut over loopback HTTP, in memory from end to end: ours against curl, and against aria2c where connections are slow.
 
 Needs nginx, curl and aria2c. The peers fetch one file of exactly as many bytes as we do. Connections are limited twice: by
-nginx, which lets the first second of each reply pass at full speed and so favours short requests, and by our own server, which
-paces every reply from its first byte.
+nginx, which lets the first second of each reply pass at full speed and so favours short requests, and by our own server,
+which paces every reply from its first byte.
 """
 
 from __future__ import annotations
