@@ -130,7 +130,7 @@ class Page:
         """Run one snippet, and check what it shows."""
         code = snippet.code
         for old, new in self.replace.items():
-            code = code.replace(old, new)
+            code = re.sub(rf"\b{old}\b", new, code)
         where = f"{snippet.page}:{snippet.line}"
         expected_code = int(dict(snippet.asks).get("fails", 0))
         if snippet.caption:
