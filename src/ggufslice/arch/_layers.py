@@ -47,7 +47,6 @@ _NOT_PER_BLOCK = frozenset(
         "ple.head_offsets",
         "ple.head_vocab_sizes",
         "ple.layer_multipliers",
-        "ple.layers",
         "rope.dimension_sections",
         "target_layers",
     }
