@@ -100,6 +100,7 @@ def refusals(view: GGUF) -> list[str]:
     return [str(finding) for finding in check_layers(view) if finding.refuse]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", NAMES)
 def test_cuts_keep_every_layer_what_it_is(name: str, shared: Path) -> None:
     path = shared / "architectures.json"
@@ -121,6 +122,7 @@ def test_cuts_keep_every_layer_what_it_is(name: str, shared: Path) -> None:
     assert passed
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", NAMES)
 def test_what_can_be_cut_is_not_refused(name: str, shared: Path) -> None:
     """Where any layers may go, a refusal names a kind that would be missing."""

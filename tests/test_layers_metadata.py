@@ -210,6 +210,15 @@ def test_patterns_have_no_entry_for_layers_that_predict_tokens() -> None:
     assert refusals(cut) == []
 
 
+def test_a_draft_that_is_nothing_but_layers_that_predict_tokens() -> None:
+    keys = {"nextn_predict_layers": 4, "attention.sliding_window_pattern": u32([1, 1, 1, 0])}
+    view = model("gemma4-assistant", 4, keys)
+    cut = keep(view, [0, -2, -1])
+    assert cut.blocks == (0, 2, 3)
+    assert changed(view, cut) == {"nextn_predict_layers": 3, "attention.sliding_window_pattern": [1, 1, 0]}
+    assert refusals(cut) == []
+
+
 def test_the_table_of_indexers_is_written_out() -> None:
     """From a context of 2**20 on, GLM 5.2's table: an indexer in layers 0, 1, 2, 6, 10, ...; before, in all."""
     long, short = (model("glm-dsa", 12, {"context_length": length}) for length in (1 << 20, 4096))

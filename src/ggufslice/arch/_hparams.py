@@ -101,8 +101,8 @@ class Hparams:
 
     @cached_property
     def n_trunk(self) -> int:
-        """Blocks of the trunk: without those for multi-token prediction (src/llama-hparams.cpp:348)."""
-        return min(self.n_blocks - self.number("nextn_predict_layers"), self.n_named)
+        """Blocks of the trunk: without those for multi-token prediction (src/llama-hparams.cpp:348), unless all are."""
+        return min(self.n_blocks - self.number("nextn_predict_layers") or self.n_blocks, self.n_named)
 
     @cached_property
     def n_named(self) -> int:

@@ -108,7 +108,7 @@ def _counts(h: Hparams, rule: Arch, kept: Sequence[int]) -> dict[str, int]:
     """Count again how many of the first or last blocks there are."""
     ends = {suffix: range(h.number(suffix)) for suffix in (*_HEADS, *rule.heads)}
     ends |= {suffix: range(h.n_trunk - h.number(suffix), h.n_trunk) for suffix in rule.tails}
-    ends["nextn_predict_layers"] = range(h.n_trunk, h.n_blocks)
+    ends["nextn_predict_layers"] = range(h.n_blocks - h.number("nextn_predict_layers"), h.n_blocks)
     return {h.key(suffix): sum(i in counted for i in kept) for suffix, counted in ends.items() if h.number(suffix)}
 
 
