@@ -137,23 +137,23 @@ class keep_layers(_LayerOp):  # noqa: N801 - operations read as verbs
     mtp
         Whether layers for multi-token prediction at the tail stay; None drops those that are not named.
 
-    Notes
-    -----
-    Keys that change where they have to, all others keep their bytes: ``block_count`` and ``nextn_predict_layers``; arrays with
-    an entry for each layer, such as ``attention.head_count_kv``, ``feed_forward_length`` and
-    ``attention.sliding_window_pattern``; ``leading_dense_block_count``, ``hash_layer_count``, ``attention.shared_kv_layers``,
-    ``decoder_block_count``; ``interleave_moe_layer_step``, ``moe_every_n_layers``, ``attn_res.block_size``; ``ple.layers`` and
-    ``general.tensor_extra.*``. Written where they were only implied: ``attention.sliding_window_pattern``,
-    ``attention.recurrent_layers``, ``attention.indexer.types``, ``attention.key_length`` and the like, ``residual_scale``,
-    ``attention.q_lora_rank``, ``expert_gating_func``. ``attention.sliding_window`` becomes 0 where no layer with a window is
-    left and the architecture can do without.
-
     Raises
     ------
     ValueError
         No layer, or one named twice.
     UnsupportedCutError
         When applied: a layer that isn't there, or another order than that of the model.
+
+    Notes
+    -----
+    Keys that change where they have to, all others keep their bytes: ``block_count`` and ``nextn_predict_layers``;
+    arrays with an entry for each layer, such as ``attention.head_count_kv``, ``feed_forward_length`` and
+    ``attention.sliding_window_pattern``; ``leading_dense_block_count``, ``hash_layer_count``,
+    ``attention.shared_kv_layers``, ``decoder_block_count``; ``interleave_moe_layer_step``, ``moe_every_n_layers``,
+    ``attn_res.block_size``; ``ple.layers`` and ``general.tensor_extra.*``. Written where they were only implied:
+    ``attention.sliding_window_pattern``, ``attention.recurrent_layers``, ``attention.indexer.types``,
+    ``attention.key_length`` and the like, ``residual_scale``, ``attention.q_lora_rank``, ``expert_gating_func``.
+    ``attention.sliding_window`` becomes 0 where no layer with a window is left and the architecture can do without.
 
     Examples
     --------
