@@ -6,7 +6,8 @@ import hashlib
 import json
 from collections import Counter
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -87,10 +88,10 @@ class Plan:
     def source_bytes(self) -> dict[SourceRef, int]:
         """Bytes of each source that the result is made of."""
         found: Counter[SourceRef] = Counter()
-        for piece, _ in self.copies():
-            span = piece.span if isinstance(piece, Remap) else piece
-            if isinstance(span, Span):
-                found[span.source] += len(span)
+        for tensor in self.view.all_tensors:
+            spans = (piece.span if isinstance(piece, Remap) else piece for piece in tensor.pieces)
+            for source, run in groupby((s for s in spans if isinstance(s, Span)), key=attrgetter("source")):
+                found[source] += sum(map(len, run))
         return dict(found)
 
     @property
