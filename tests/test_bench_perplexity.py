@@ -8,7 +8,7 @@ import pytest
 
 from _fakes import fake
 from ggufslice import BenchError
-from ggufslice.bench import Llama, Perplexity, kl_divergence, perplexity, quantize
+from ggufslice.bench import Divergence, Llama, Perplexity, kl_divergence, perplexity, quantize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +60,40 @@ def test_a_text_that_is_too_short_is_an_error_though_the_program_says_0(model: P
 
     with pytest.raises(BenchError, match=f"gave no perplexity of .*\n{said}"):
         measured(model, f"print({said!r}, file=sys.stderr)")
+
+
+ANNOUNCED = "print('calculating perplexity over 2 chunks, n_ctx=512', file=sys.stderr)\n"
+
+
+def test_a_lost_last_line_is_made_up_for_by_the_last_step(model: Path) -> None:
+    made = measured(model, ANNOUNCED + "print('[1]205.1286,[2]171.6809,')")
+
+    assert (made.value, made.error, made.chunks) == (171.6809, None, 2)
+
+
+def test_a_run_whose_steps_are_lost_too_is_done_again(model: Path) -> None:
+    body = ANNOUNCED + (
+        f"tries = {str(model.parent / 'tries')!r}\n"
+        "open(tries, 'a').write('x')\n"
+        "print('[1]205.1286,' + ('[2]171.6809,' if len(open(tries).read()) == 3 else ''))"
+    )
+
+    assert measured(model, body).value == 171.6809
+    with pytest.raises(BenchError, match="gave no perplexity"):
+        measured(model, ANNOUNCED + "print('[1]205.1286,')")
+
+
+def test_the_last_row_of_the_table_makes_up_for_lost_statistics(model: Path) -> None:
+    row = "   2  171.6809 ±  22.5321   1.89194 ±  0.12094   1.84496 ±  0.08177  38.125 ±  2.390 %  24.409 ±  2.701 %"
+    body = (
+        "if '--kl-divergence' not in sys.argv: open(sys.argv[sys.argv.index('--kl-divergence-base') + 1], 'w')\n"
+        f"else: print('computing over 2 chunks'); print({row!r})"
+    )
+    fake(model.parent, "llama-perplexity", body)
+
+    made = kl_divergence(model, model, model.parent / "text.txt", llama=Llama(model.parent))
+
+    assert made == Divergence(1.84496, 0.08177, 24.409 / 100)
 
 
 def test_failures(model: Path) -> None:

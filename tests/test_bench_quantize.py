@@ -11,7 +11,7 @@ from _fakes import fake
 from ggufslice import BenchError, OutputError, Receipt, select_experts
 from ggufslice import open as open_model
 from ggufslice.bench import Fallback, Llama, quantize
-from ggufslice.bench._quantize import asked_type, planned_types
+from ggufslice.bench._quantize import asked_type, log_entries
 from ggufslice.testing import TensorSpec, build_gguf, synthetic
 
 if TYPE_CHECKING:
@@ -235,7 +235,12 @@ def test_what_a_log_announces() -> None:
         "[  87/  99] blk.6.ffn_up_exps.weight  - [ 256, 128, 32, 1], type = f16, size = 2.00 MiB -> 0.56 MiB (q4_K)\n"
     )
 
-    assert planned_types(log) == {"output.weight": "q6_K", "token_embd.weight": "q2_K", "blk.6.ffn_up_exps.weight": "q4_K"}
+    assert log_entries(log) == {
+        "output.weight": "q6_K",
+        "output_norm.weight": None,
+        "token_embd.weight": "q2_K",
+        "blk.6.ffn_up_exps.weight": "q4_K",
+    }
 
 
 @pytest.mark.llama

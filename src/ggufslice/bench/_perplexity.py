@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Divergence", "Perplexity", "kl_divergence", "perplexity"]
 
+# llama-perplexity's log is written by a thread of its own, and its last lines can be lost at its end; then it is run again.
+_ATTEMPTS = 3
+_TOO_SHORT = "you need at least"
 _NUMBER = r"(-?(?:[\d.]+(?:e[+-]?\d+)?|nan|inf))"
 
 
@@ -100,15 +103,30 @@ def perplexity(
     BenchError
         llama-perplexity is missing, fails, or gives no result, as of a text that is too short.
     """
-    done = _run(model, text, ctx=ctx, chunks=chunks, ngl=ngl, llama=llama, timeout=timeout)
-    found = re.search(rf"Final estimate: PPL = {_NUMBER} \+/- {_NUMBER}", done.text)
+    for _ in range(_ATTEMPTS):
+        done = _run(model, text, ctx=ctx, chunks=chunks, ngl=ngl, llama=llama, timeout=timeout)
+        if (made := _estimate(done, ctx, Path(text).name)) is not None:
+            return made
+        if _TOO_SHORT in done.text:
+            break
+    raise BenchError(f"llama-perplexity gave no perplexity of {Path(text)} for {model}:\n{tail(done.text)}")
+
+
+def _estimate(done: Finished, ctx: int, name: str) -> Perplexity | None:
     steps = re.findall(rf"\[(\d+)\]{_NUMBER}", done.stdout)
-    if not found:
-        # Of a model that makes NaN it prints them chunk by chunk, and a message instead of an estimate.
-        if steps and _finite(steps[-1][1]) is None:
-            return Perplexity(None, None, ctx, int(steps[-1][0]), Path(text).name)
-        raise BenchError(f"llama-perplexity gave no perplexity of {Path(text)} for {model}:\n{tail(done.text)}")
-    return Perplexity(_finite(found[1]), _finite(found[2]), ctx, int(steps[-1][0]) if steps else 0, Path(text).name)
+    n, last = (int(steps[-1][0]), _finite(steps[-1][1])) if steps else (0, None)
+    if found := re.search(rf"Final estimate: PPL = {_NUMBER} \+/- {_NUMBER}", done.text):
+        return Perplexity(_finite(found[1]), _finite(found[2]), ctx, n, name)
+    # Of a model that makes NaN there is a message instead of an estimate. Else the estimate is the last of the steps.
+    if n and (last is None or n == _announced(done)):
+        return Perplexity(last, None, ctx, n, name)
+    return None
+
+
+def _announced(done: Finished) -> int | None:
+    """Return how many chunks llama-perplexity said that it would evaluate."""
+    found = re.search(r"over (\d+) chunks", done.text)
+    return int(found[1]) if found else None
 
 
 def kl_divergence(
@@ -145,16 +163,26 @@ def kl_divergence(
         _run(reference, text, *save, ctx=ctx, chunks=chunks, ngl=ngl, llama=llama, timeout=timeout)
         if not logits.is_file():
             raise BenchError(f"llama-perplexity wrote no probabilities of {reference} on {text}: is the text too short?")
-        done = _run(model, text, *save, "--kl-divergence", ctx=ctx, chunks=chunks, ngl=ngl, llama=llama, timeout=timeout)
+        for _ in range(_ATTEMPTS):
+            done = _run(model, text, *save, "--kl-divergence", ctx=ctx, chunks=chunks, ngl=ngl, llama=llama, timeout=timeout)
+            if (made := _divergence(done)) is not None:
+                return made
+    raise BenchError(f"llama-perplexity gave no KL divergence of {model} from {reference} on {text}:\n{tail(done.text)}")
+
+
+def _divergence(done: Finished) -> Divergence | None:
     mean = re.search(rf"Mean\s+KLD:\s+{_NUMBER} ±\s+{_NUMBER}", done.text)
     top = re.search(rf"Same top p:\s+{_NUMBER}", done.text)
-    if not mean:
-        raise BenchError(
-            f"llama-perplexity gave no KL divergence of {model} from {reference} (it makes no statistics of a few hundred "
-            f"tokens; there were {chunks} chunks of {ctx}):\n{tail(done.text)}"
-        )
-    same = _finite(top[1]) if top else None
-    return Divergence(_finite(mean[1]), _finite(mean[2]), None if same is None else same / 100)
+    if mean and top:
+        values = [_finite(text) for text in (mean[1], mean[2], top[1])]
+    else:
+        # The table's last row has the same means: chunk, then five columns of value and error, KL divergence the third.
+        rows = [re.findall(_NUMBER, line) for line in done.stdout.splitlines() if line.count("±") == 5]
+        if not rows or len(rows[-1]) != 11 or int(rows[-1][0]) != _announced(done):
+            return None
+        values = [_finite(rows[-1][i]) for i in (5, 6, 9)]
+    same = values[2]
+    return Divergence(values[0], values[1], None if same is None else same / 100)
 
 
 def _run(

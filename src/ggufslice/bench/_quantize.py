@@ -253,7 +253,7 @@ def _rehearse(command: list[str], source: GGUF, type_: str) -> dict[str, str]:
     if done.returncode:
         _explain_rows(done.text, source, type_)
         done.check(f"planning a quantization to {type_}")
-    return {name: wanted.upper() for name, wanted in planned_types(done.text).items() if name in source}
+    return {name: wanted.upper() for name, wanted in log_entries(done.text).items() if wanted and name in source}
 
 
 def _check_plan(source: GGUF, plan: Mapping[str, str], covered: frozenset[str], *, allow_requantize: bool) -> None:
@@ -292,11 +292,11 @@ def _explain_rows(text: str, source: GGUF, type_: str) -> None:
     )
 
 
-def planned_types(text: str) -> dict[str, str]:
-    """Return the types that llama-quantize says it converts tensors to, in a dry run or a real one."""
+def log_entries(text: str) -> dict[str, str | None]:
+    """Return the type that llama-quantize says it converts each tensor to, or None for one that it keeps."""
     _, *entries = _ENTRY.split(text)
     found = {name: _TYPE.search(entry) for name, entry in zip(entries[::2], entries[1::2], strict=True)}
-    return {name: match[1] or match[2] for name, match in found.items() if match}
+    return {name: (match[1] or match[2]) if match else None for name, match in found.items()}
 
 
 def _compare(source: GGUF, result: GGUF, log: str, name: str, type_: str) -> Quantized:
@@ -305,7 +305,7 @@ def _compare(source: GGUF, result: GGUF, log: str, name: str, type_: str) -> Qua
         raise BenchError(f"the quantized file has {len(result)} tensors of {len(source)}: {missing[0]} is missing")
     if more := [n for n in result if n not in source]:
         raise BenchError(f"the quantized file has a tensor that the source hasn't: {more[0]}")
-    planned = planned_types(log)
+    said = log_entries(log)
     fell = {row[0]: row for row in _FELL_BACK.findall(log)}
     asked = asked_type(type_)
     fallbacks: list[Fallback] = []
@@ -314,14 +314,14 @@ def _compare(source: GGUF, result: GGUF, log: str, name: str, type_: str) -> Qua
         before, got = source[tensor.name], tensor.tensor_type
         if tensor.ne != before.ne:
             raise BenchError(f"tensor {tensor.name} has the shape {tensor.ne} after quantizing, and {before.ne} before")
-        wanted = planned.get(tensor.name, before.tensor_type.name if planned else got.name)
+        wanted = (said[tensor.name] or before.tensor_type.name) if tensor.name in said else got.name
         if wanted.upper() != got.name:
             raise BenchError(f"tensor {tensor.name} is {got} in the quantized file; llama-quantize said {wanted.upper()}")
         types[got.name] += tensor.n_elements
         if tensor.name in fell:
             _, row, block, aim = fell[tensor.name]
             fallbacks.append(Fallback(tensor.name, int(row), int(block), aim.upper(), got.name))
-        elif not planned and asked and got not in (asked, before.tensor_type) and tensor.ne[0] % asked.block_size:
+        elif not said and asked and got not in (asked, before.tensor_type) and tensor.ne[0] % asked.block_size:
             fallbacks.append(Fallback(tensor.name, tensor.ne[0], asked.block_size, asked.name, got.name))
     if asked and asked.name not in types and not fallbacks:
         raise BenchError(f"no tensor of the result is {asked.name}: {type_} was asked for, and there are {', '.join(types)}")
