@@ -601,6 +601,13 @@ def test_a_refusal_names_cuts_that_work(kept: Keep, hints: list[str]) -> None:
         assert hint in found[0].hint
 
 
+def test_layers_that_would_change_can_go_too() -> None:
+    view = model("glm-dsa", keys={"attention.indexer.types": u32([1, 1, 1, 0, 0, 0, 1, 0])})
+    cut = ops.drop_layers([2])(view)
+    assert "drop layers 3-5 too" in next(finding.hint for finding in check(cut) if finding.refuse)
+    assert refusals(ops.drop_layers([2, 3, 4, 5])(view)) == []
+
+
 def test_hints_are_sound() -> None:
     """The first ones of too few layers: the hint names the next number that is enough."""
     finding = next(f for f in check(ops.keep_layers(3)(model("qwen3next"))) if f.refuse)

@@ -269,6 +269,16 @@ def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[str, tupl
                 yield "periods", (*whole, *tail), f"whole periods of {period}: layers {_ranges(whole)}"
     for i in trunk[1:] if len(trunk) > 1 else ():
         yield "drop", (*(k for k in trunk if k != i), *tail), f"drop layer {i} too"
+    yield from _without_changed(old, blocks)
+
+
+def _without_changed(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """Yield the cut that drops the layers too that would change, and those that change then."""
+    kept = tuple(blocks)
+    while bad := {kept[number] for _, number, _, _ in changes(old, cut(old, kept), kept)}:
+        kept = tuple(i for i in kept if i not in bad)
+    if kept:
+        yield "drop", kept, f"drop layers {_ranges(i for i in blocks if i not in kept)} too"
 
 
 def _counts_near(count: int, most: int) -> Iterator[tuple[str, int]]:
