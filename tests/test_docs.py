@@ -69,6 +69,8 @@ def test_the_keys_of_json_are_documented(section: str, command: str, tmp_path: P
     documented = {key for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
     with ExitStack() as stack:
         PRELUDES["model"](tmp_path, stack)
-        code, printed = stack.enter_context(Shell(tmp_path, environment(tmp_path))).run(f"ggufslice {command} --json 2>/dev/null")
+        code, printed = stack.enter_context(Shell(tmp_path, environment(tmp_path))).run(
+            f"ggufslice {command} --json 2>/dev/null"
+        )
     assert code == 0
     assert set(json.loads(printed)) == documented
