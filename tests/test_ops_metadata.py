@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from _views import opened
-from ggufslice.errors import MetadataKeyError
+from ggufslice.errors import MetadataKeyError, UnsupportedCutError
 from ggufslice.ops import parse_assignment, remove_metadata, set_metadata
-from ggufslice.testing import Typed, build_gguf
+from ggufslice.testing import TensorSpec, Typed, build_gguf
 
 VIEW = opened(
     build_gguf(
@@ -130,3 +130,14 @@ def test_assignments_of_the_command_line(text: str, expected: tuple[str, str, An
 def test_assignments_that_can_not_be(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_assignment(text)
+
+
+@pytest.mark.parametrize("architecture", ["clip", "llama", "zzz"])
+def test_files_without_layers_can_be_described_anew(architecture: str) -> None:
+    view = opened(build_gguf({"general.architecture": architecture}, [TensorSpec("v.weight", (8,))]))
+    assert view.pipe(set_metadata({"general.name": "Adapter"})).plan().warnings == ()
+
+
+def test_a_model_keeps_its_layers() -> None:
+    with pytest.raises(UnsupportedCutError, match=r"this model: .* takes 1 to 512 layers, not 0"):
+        VIEW.pipe(set_metadata({"llama.block_count": 0})).plan()

@@ -76,7 +76,8 @@ def _problems(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[str
         yield f"no layer of {new.architecture} can be dropped: {reason}"
         return
     if not 1 <= new.n_blocks <= MAX_BLOCKS:
-        yield f"llama.cpp takes 1 to {MAX_BLOCKS} layers, not {new.n_blocks}"
+        if new.n_blocks != old.n_blocks:  # adapters, vision towers and vocabularies have none, and need none
+            yield f"llama.cpp takes 1 to {MAX_BLOCKS} layers, not {new.n_blocks}"
         return
     if new.n_named != len(blocks):
         yield f"{new.architecture}'s metadata describes {new.n_named} layers, but there are {len(blocks)}"
