@@ -164,6 +164,9 @@ def test_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert main(["card", "results.json", "a.svg", "b.png", "--step", "L93"]) == 0
     assert (tmp_path / "b.png").exists()
     assert main(["card", "results.json", "a.pdf"]) == 2
+    capsys.readouterr()
+    assert main(["card", "results.json", "a.svg", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"files": ["a.svg"]}
     (tmp_path / "results.json").write_text(results().to_json().replace('"layers": 12', '"layers": 940'))
     assert main(["card", "results.json", "c.png"]) == 1
     assert "940 of 93 layers" in capsys.readouterr().err

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 from _views import opened
 from ggufslice.ops import select_experts
-from ggufslice.summary import summary
-from ggufslice.testing import TensorSpec, build_gguf, kimi_k3, split_gguf
+from ggufslice.summary import plain, summary
+from ggufslice.testing import TensorSpec, Typed, build_gguf, kimi_k3, split_gguf
 from ggufslice.view import GGUF, Metadata
 
 
@@ -50,3 +53,10 @@ def test_types_are_ranked_by_bytes_and_used_experts_may_differ() -> None:
 
 def test_an_empty_view_can_be_shown() -> None:
     assert "without a name" in repr(GGUF(Metadata(()), ()))
+
+
+def test_numbers_that_json_lacks_are_texts() -> None:
+    keys = {"a": Typed(math.nan, "f32"), "b": Typed([math.inf, -math.inf, 1.5], "arr", "f64")}
+    metadata = plain(opened(build_gguf(keys)))["metadata"]
+    assert [metadata[key]["value"] for key in keys] == ["nan", ["inf", "-inf", 1.5]]
+    json.dumps(metadata, allow_nan=False)

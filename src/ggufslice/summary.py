@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ggufslice.provenance import Origin, source_refs
-from ggufslice.units import bytes_text, count_text, numbers_text, percent_text
+from ggufslice.units import bytes_text, count_text, counted, numbers_text, percent_text
 
 if TYPE_CHECKING:
     from ggufslice.view import GGUF
@@ -40,7 +41,7 @@ def facts(view: GGUF) -> dict[str, str]:
         "layers": _layers(view, origin),
         "experts": _experts(view, origin),
         "parameters": count_text(view.n_params),
-        "size": f"{bytes_text(view.tensor_bytes)} in {len(view)} tensors",
+        "size": f"{bytes_text(view.tensor_bytes)} in {counted(len(view), 'tensor')}",
         "bits/param": f"{8 * view.tensor_bytes / view.n_params:.3f}" if view.n_params else None,
         "types": _types(view),
         "licence": ", ".join(str(v) for k, v in view.metadata.items() if k.startswith("general.license")) or None,
@@ -67,7 +68,9 @@ def plain(view: GGUF) -> dict[str, Any]:
 
 
 def _short(value: Any, limit: int = 1024) -> Any:
-    return {"length": len(value)} if isinstance(value, list) and len(value) > limit else value
+    if isinstance(value, list):
+        return {"length": len(value)} if len(value) > limit else [_short(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _layers(view: GGUF, origin: Origin | None) -> str:

@@ -74,6 +74,11 @@ class Bar:
     ----------
     console
         Where it goes; only notes are printed where that isn't a terminal.
+
+    Attributes
+    ----------
+    n_files
+        Files of the result, once it is known.
     """
 
     def __init__(self, console: Console) -> None:
@@ -87,9 +92,11 @@ class Bar:
         )
         self._progress = Progress(*columns, console=console, transient=True) if console.is_terminal else None
         self._task = TaskID(0)
+        self.n_files = 1
 
     def started(self, plan: Plan, resumed: int) -> None:
         """See `ggufslice.io.progress.Progress`."""
+        self.n_files = len(plan.files)
         if resumed:
             part = percent_text(resumed / (plan.tensor_bytes or 1))
             self.noted(f"going on: {bytes_text(resumed)} ({part}) are there from an earlier run")

@@ -267,6 +267,7 @@ def card(
     out: Annotated[list[Path], typer.Argument(metavar="OUT...", help="Files to make: .svg or .png.")],
     *,
     step: Annotated[str | None, typer.Option(metavar="RUNG", help="Which rung; else the last.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Draw the card of a results file."""
     from ggufslice.bench import Results
@@ -276,6 +277,8 @@ def card(
         if path.suffix not in {".svg", ".png"}:
             raise typer.BadParameter(f"pictures are .svg or .png, not {path.name!r}", param_hint="OUT")
     draw_card(Results.load(results), *out, step=step)
+    if as_json:
+        result(json.dumps({"files": [str(path) for path in out]}))
     note(f"wrote {', '.join(map(str, out))}")
 
 

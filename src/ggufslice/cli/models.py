@@ -11,6 +11,7 @@ import typer
 import ggufslice as gs
 from ggufslice.cli.console import note, parsed, progress_bar, result
 from ggufslice.cli.cut import with_cut_options
+from ggufslice.io.sink import shard_paths
 from ggufslice.ops import Op  # noqa: TC001 - the signature is evaluated
 from ggufslice.receipt import Receipt
 from ggufslice.summary import plain
@@ -76,7 +77,8 @@ def build(
     beside = out.with_name(f"{out.name}.receipt.json")
     made.save(beside)
     result(made.to_json() if as_json else made)
-    note(f"wrote {out} and {beside}")
+    files = shard_paths(out, bar.n_files)
+    note(f"wrote {' to '.join(map(str, files if len(files) < 3 else files[:: len(files) - 1]))} and {beside}")
 
 
 def receipt(
