@@ -102,7 +102,7 @@ def test_a_failure_leaves_nothing(src: Path, body: str, said: str) -> None:
 def test_a_stale_result_is_never_taken_for_a_new_one(src: Path) -> None:
     (src.parent / "out.gguf").write_bytes(b"stale")
 
-    with pytest.raises(OutputError, match=r"out\.gguf is there already; overwrite=True replaces it"):
+    with pytest.raises(OutputError, match=r"out\.gguf is there already; overwrite=True \(--overwrite\) replaces it"):
         quantized(src, "sys.exit(1)")
     with pytest.raises(BenchError, match="gave up"):
         quantized(src, "sys.exit(1)", overwrite=True)
@@ -141,7 +141,9 @@ def test_an_alignment_that_it_would_break_is_refused(tmp_path: Path, alignment: 
     path = tmp_path / "model.gguf"
     path.write_bytes(build_gguf({"general.architecture": "llama", "general.alignment": alignment}, tensors()))
 
-    with pytest.raises(BenchError, match=rf"alignment is {alignment}.*set_metadata\(\{{'general.alignment': 32\}}\) first"):
+    with pytest.raises(
+        BenchError, match=rf"alignment is {alignment}.*set_metadata\(\{{'general.alignment': 32\}}\) .* first"
+    ):
         quantized(path, "")
 
 
@@ -204,7 +206,7 @@ def test_a_build_without_a_dry_run_reports_fallbacks_from_the_rows(tmp_path: Pat
     (fallback,) = report.fallbacks
     assert fallback == Fallback("b.weight", 96, 256, "Q4_K", "Q5_0")
     assert report.fallback_share == 384 / 896
-    assert str(report).endswith("1 tensors fell back, 42.9% of the parameters")
+    assert str(report).endswith("1 tensor fell back, 42.9% of the parameters")
 
 
 @pytest.mark.parametrize(

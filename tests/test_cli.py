@@ -158,6 +158,7 @@ def test_a_result_is_split_into_shards(run: Run, model: Path) -> None:
     shards = sorted(model.parent.glob("parts-*-of-*.gguf"))
     assert len(shards) > 1
     assert all(shard.stat().st_size <= 200_000 for shard in shards)
+    assert f"wrote {shards[0]} to {shards[-1]} and " in err
     assert (model.parent / "parts.gguf.receipt.json").exists()
 
 
@@ -165,7 +166,8 @@ def test_a_refused_cut_can_be_forced_and_says_so(run: Run, model: Path) -> None:
     out = model.parent / "out.gguf"
     code, _, err = run("plan", model, "--experts", 1)
     assert code == 1
-    assert "expert" in err
+    assert err.startswith(f"ggufslice: {model.name}: qwen3moe.expert_used_count = 2, but a layer keeps 1 expert;")
+    assert "(--expert-used 1)" in err
     code, printed, _ = run("build", model, out, "--experts", 1, "--force")
     assert code == 0
     assert "* Forced: " in printed

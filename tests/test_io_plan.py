@@ -161,7 +161,7 @@ def test_text_for_a_person() -> None:
     assert text.splitlines()[0].startswith("Synthetic qwen3moe (qwen3moe): 3 of 3 layers; 4 of 4 experts, 2 used a token; ")
     assert "write    262.0" in text
     assert "in 1 file: 254.72 kB in 39 tensors" in text
-    assert "fetch    254.72 kB of 254.72 kB (100.0%) in 1 requests" in text
+    assert "fetch    254.72 kB of 254.72 kB (100.0%) in 1 request, " in text
     assert "https://example.org/m/model.gguf" in text
     assert "licence  apache-2.0" in text
     assert "147.46 kB  routed experts" in text

@@ -380,7 +380,7 @@ def test_the_transfer_is_accounted_for() -> None:
     line = next(line for line in str(transferred()).splitlines() if line.startswith("transfer"))
     assert line.split("  ", 1)[1].strip() == (
         "1.82 kB received (payload 1.29 kB, gap 24 bytes, header 500 bytes, wasted 10 bytes), 64 bytes from an earlier run; "
-        "5 requests (1 retries) in 0.5 s at 3.64 kB/s"
+        "5 requests (1 retry) in 0.5 s at 3.64 kB/s"
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ggufslice.errors import FormatError, UnsupportedCutError
+from ggufslice.errors import FormatError, SourceError, UnsupportedCutError
 from ggufslice.ops import select_experts
 from ggufslice.selection import ExpertPlan, Rule
 
@@ -144,3 +144,11 @@ def test_files_that_are_no_plan(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=said) as caught:
         ExpertPlan.from_json(path)
     assert str(path) in str(caught.value)
+
+
+def test_files_that_can_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"nowhere\.json: the plan of experts can't be read: No such file"):
+        ExpertPlan.from_json(tmp_path / "nowhere.json")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\xff\xfe")
+    with pytest.raises(FormatError, match=r"model\.gguf: not a plan of experts"):
+        ExpertPlan.from_json(tmp_path / "model.gguf")

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from ggufslice.units import bytes_text, count_text, numbers_text, parse_bytes, parse_count, parse_numbers, percent_text, runs
+from ggufslice.units import (
+    bytes_text,
+    count_text,
+    counted,
+    numbers_text,
+    parse_bytes,
+    parse_count,
+    parse_numbers,
+    percent_text,
+    runs,
+)
 
 
 @pytest.mark.parametrize(
     ("n", "shown"),
     [
         (0, "0 bytes"),
+        (1, "1 byte"),
         (999, "999 bytes"),
         (1000, "1.00 kB"),
         (56_100_000_000, "56.10 GB"),
@@ -26,6 +37,10 @@ def test_bytes_have_decimal_units(n: int, shown: str) -> None:
 
 def test_counts_have_the_units_of_model_names() -> None:
     assert [count_text(n) for n in (7, 15_600_000_000, 2_800_000_000_000)] == ["7", "15.60 B", "2.80 T"]
+
+
+def test_one_thing_is_no_plural() -> None:
+    assert [counted(n, "request") for n in (0, 1, 2)] == ["0 requests", "1 request", "2 requests"]
 
 
 def test_percents_of_less_than_all_are_not_all() -> None:

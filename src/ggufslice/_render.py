@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ggufslice.units import bytes_text, count_text, numbers_text, percent_text
+from ggufslice.units import bytes_text, count_text, counted, numbers_text, percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,10 +151,10 @@ def _transfer(transfer: Transfer) -> str:
     rate = f" at {bytes_text(transfer.received / transfer.seconds)}/s" if transfer.seconds else ""
     moved = ", ".join(f"{name} {bytes_text(n)}" for name, n in _totals(transfer).items() if n)
     resumed = f", {bytes_text(transfer.resumed)} from an earlier run" if transfer.resumed else ""
-    retries = f" ({transfer.retries} retries)" if transfer.retries else ""
+    retries = f" ({transfer.retries} {'retry' if transfer.retries == 1 else 'retries'})" if transfer.retries else ""
     return (
-        f"{bytes_text(transfer.received)} received ({moved or 'nothing'}){resumed}; {transfer.requests} requests{retries} "
-        f"in {transfer.seconds:.1f} s{rate}"
+        f"{bytes_text(transfer.received)} received ({moved or 'nothing'}){resumed}; "
+        f"{counted(transfer.requests, 'request')}{retries} in {transfer.seconds:.1f} s{rate}"
     )
 
 

@@ -15,7 +15,7 @@ import attrs
 
 from ggufslice.errors import FormatError
 from ggufslice.tensor_types import TensorType
-from ggufslice.values import ARRAY, SIZES, STRING, Record, encode_string, escaped, prefix, type_name
+from ggufslice.values import ARRAY, SIZES, STRING, Record, encode_string, prefix, quoted, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -28,6 +28,10 @@ _MAX_LENGTH = 1 << 30  # of a string or an array
 _MAX_DIMS = 4
 _MAX_NAME = 63  # bytes of a tensor name that ggml can hold
 _MAX_NESTING = 8
+# What often comes in place of a model, by its first bytes.
+_OTHERS = {b"vers": ": it looks like a Git LFS pointer, fetch the file itself with `git lfs pull`"} | dict.fromkeys(
+    (b"<!DO", b"<!do", b"<htm", b"<HTM"), ": it looks like a web page, name the address that the file itself has"
+)
 _Row = tuple[tuple[int, ...], TensorType, int]  # ne, type, offset
 _MIN_RECORD = 8 + 1 + 4 + 1
 _MIN_INFO = 8 + 4 + 4 + 8
@@ -199,7 +203,7 @@ class HeaderParser:
             record, at = yield from self._record(at)
             if record.key in records:
                 raise self._fail(
-                    f"metadata key {escaped(record.key)!r} is there twice, at bytes {starts[record.key]} and {start}"
+                    f"metadata key {quoted(record.key)} is there twice, at bytes {starts[record.key]} and {start}"
                 )
             records[record.key], starts[record.key] = record, start
         alignment = self._alignment(records.get("general.alignment"))
@@ -209,7 +213,7 @@ class HeaderParser:
             start = at
             name, row, at = yield from self._row(at)
             if name in rows:
-                raise self._fail(f"tensor {escaped(name)!r} is there twice, at bytes {places[name]} and {start}")
+                raise self._fail(f"tensor {quoted(name)} is there twice, at bytes {places[name]} and {start}")
             rows[name], places[name] = row, start
         data_start = pad(at, alignment)
         byteorder = "big" if self._order == ">" else "little"
@@ -225,7 +229,7 @@ class HeaderParser:
     def _start(self) -> int:
         magic = bytes(self._buffer[:4])
         if magic != b"GGUF":
-            raise self._fail(f"not a GGUF: it starts with {magic!r}, not with b'GGUF'")
+            raise self._fail(f"not a GGUF: it starts with {magic!r}, not with b'GGUF'{_OTHERS.get(magic, '')}")
         version = struct.unpack_from("<I", self._buffer, 4)[0]
         if version & 0xFFFF == 0:
             self._order = ">"
@@ -249,7 +253,7 @@ class HeaderParser:
         key, at = yield from self._string(start, "a metadata key")
         if not key:
             raise self._fail(f"the metadata key at byte {start} is empty")
-        what = f"metadata key {escaped(key)!r}"
+        what = f"metadata key {quoted(key)}"
         yield from self._need(at + 4, what)
         (number,) = self._unpack("I", at)
         type_, at = yield from self._value(number, at + 4, what, 0)
@@ -314,7 +318,7 @@ class HeaderParser:
 
     def _row(self, start: int) -> Generator[int, None, tuple[str, _Row, int]]:
         name, at = yield from self._string(start, "a tensor name")
-        what = f"tensor {escaped(name)!r}"
+        what = f"tensor {quoted(name)}"
         yield from self._need(at + 4, what)
         (n_dims,) = self._unpack("I", at)
         if n_dims > _MAX_DIMS:
@@ -343,15 +347,15 @@ class HeaderParser:
                 # A type of another fork may put a header before each row: only the neighbours tell its size.
                 if limit is None:
                     raise self._fail(
-                        f"tensor {escaped(name)!r} is the last and of the unknown type {int(type_)}, and the file's "
+                        f"tensor {quoted(name)} is the last and of the unknown type {int(type_)}, and the file's "
                         "size is not known either: its end can't be told"
                     )
                 size = limit - offset
             if offset % alignment:
-                raise self._fail(f"tensor {escaped(name)!r} starts at {offset}, not at a multiple of {alignment}")
+                raise self._fail(f"tensor {quoted(name)} starts at {offset}, not at a multiple of {alignment}")
             if size < 0 or (limit is not None and offset + size > limit):
                 raise self._fail(
-                    f"tensor {escaped(name)!r} takes bytes {offset} to {offset + size} of the data, but the next tensor "
+                    f"tensor {quoted(name)} takes bytes {offset} to {offset + size} of the data, but the next tensor "
                     f"or the end of the file is at {limit}: the file is truncated or its header is wrong"
                 )
             infos[name] = TensorInfo(name, ne, type_, offset, size)
@@ -420,7 +424,7 @@ def encode(
         data = name.encode("utf-8", "surrogateescape")
         if len(data) > _MAX_NAME or not _is_text(name):
             raise FormatError(
-                f"tensor name {escaped(name)!r} ({len(data)} bytes) can't be written: llama.cpp reads UTF-8 names of at "
+                f"tensor name {quoted(name)} ({len(data)} bytes) can't be written: llama.cpp reads UTF-8 names of at "
                 f"most {_MAX_NAME} bytes; rename the tensor"
             )
         head.append(encode_string(name, byteorder))

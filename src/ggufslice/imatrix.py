@@ -10,8 +10,7 @@ import attrs
 from ggufslice.arch._moe import block_number, chunks, moe_blocks
 from ggufslice.errors import FormatError, UnsupportedCutError
 from ggufslice.provenance import Origin
-from ggufslice.selection import source_name
-from ggufslice.view import GGUF
+from ggufslice.view import GGUF, source_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

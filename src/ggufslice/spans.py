@@ -130,7 +130,8 @@ class Remap:
                 f"{self.span.source.display}: the table of expert ids at byte {self.span.start} names expert "
                 f"{old.max()}, but there are {len(self.ids)}"
             )
-        return np.array(self.ids, order + "i4")[old].tobytes()
+        new: bytes = np.array(self.ids, order + "i4")[old].tobytes()
+        return new
 
 
 Piece = Span | Literal | Remap

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["bytes_text", "count_text", "numbers_text", "parse_bytes", "parse_count", "parse_numbers", "percent_text", "runs"]
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "counted",
+    "numbers_text",
+    "parse_bytes",
+    "parse_count",
+    "parse_numbers",
+    "percent_text",
+    "runs",
+]
 
 _BYTES = {"": 1, "B": 1} | {
     prefix + suffix: base ** (power + 1)
@@ -27,6 +37,8 @@ _SHOWN_RUNS = 12
 
 def bytes_text(n: float) -> str:
     """Return bytes as text, such as ``56.10 GB``."""
+    if n == 1:
+        return "1 byte"
     return _scaled(n, (" bytes", " kB", " MB", " GB", " TB", " PB"))
 
 
@@ -43,6 +55,11 @@ def _scaled(n: float, units: Sequence[str]) -> str:
         if abs(n) < 999.995 or unit == units[-1]:
             break
     return f"{n:.2f}{unit}"
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number of things, such as ``1 request`` or ``2 requests``."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def percent_text(part: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ARRAY", "STRING", "Record", "encode_string", "escaped", "infer_type", "type_name"]
+__all__ = ["ARRAY", "STRING", "Record", "encode_string", "infer_type", "quoted", "type_name"]
 
 # id -> name, numpy code; the ids are those of ggml/include/gguf.h, enum gguf_type
 _SCALARS: dict[int, tuple[str, str]] = {
@@ -45,9 +46,9 @@ def prefix(byteorder: str) -> str:
     return ">" if byteorder == "big" else "<"
 
 
-def escaped(name: str) -> str:
-    """Return a name fit for a message: lone bytes and control characters are escaped."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").encode("unicode_escape").decode()
+def quoted(name: str) -> str:
+    """Return a name fit for a message: in quotes, lone bytes and control characters escaped."""
+    return re.sub(r"\\udc([89a-f][0-9a-f])", r"\\x\1", repr(name))
 
 
 def encode_string(text: str, byteorder: str) -> bytes:

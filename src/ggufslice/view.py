@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import attrs
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ggufslice.io.progress import Progress
     from ggufslice.receipt import Receipt
 
-__all__ = ["GGUF", "Lineage", "Metadata", "Tensor"]
+__all__ = ["GGUF", "Lineage", "Metadata", "Tensor", "source_name"]
 
 _T = TypeVar("_T")
 
@@ -107,7 +108,7 @@ class GGUF(Mapping[str, Tensor]):
         try:
             return self._index[name]
         except KeyError:
-            raise TensorNotFoundError.among(name, self._index, "this model") from None
+            raise TensorNotFoundError.among(name, self._index, source_name(self)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._index)
@@ -315,3 +316,13 @@ class GGUF(Mapping[str, Tensor]):
             max_shard_size=max_shard_size,
             force=force,
         )
+
+
+def source_name(view: GGUF) -> str:
+    """Name the file that a view was opened from: its redacted URL, or a local file without its folder."""
+    for tensor in view.base.all_tensors:
+        for piece in tensor.pieces:
+            if (source := getattr(piece, "source", None)) is not None:
+                display: str = source.display
+                return display if "://" in display else Path(display).name
+    return "this model"

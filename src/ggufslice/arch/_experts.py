@@ -12,6 +12,7 @@ from ggufslice.arch._finding import Finding
 from ggufslice.arch._moe import GROUP_KEYS, ID_TABLE, chunks, expert_axis, moe_blocks, regroup, strangers
 from ggufslice.arch._table import ARCHITECTURES
 from ggufslice.errors import UnsupportedCutError
+from ggufslice.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,13 +79,16 @@ def _counts(view: GGUF) -> Iterator[Finding]:
     by_layer = used if isinstance(used, list) else [used]
     most = max(by_layer, default=0)
     if most > n:
-        yield Finding(f"{key} = {most}, but a layer keeps {n} experts", f"add set_expert_used({n}) or a lower number")
+        yield Finding(f"{key} = {most}, but a layer keeps {counted(n, 'expert')}", f"add {_use(n)} or a lower number")
     elif n and not most:
-        yield Finding(f"{key} is 0 or not there, but layers have {n} experts", "add set_expert_used(n)")
+        yield Finding(f"{key} is 0 or not there, but layers have {counted(n, 'expert')}", f"add {_use('N')}")
     if len(set(by_layer)) > 1 and view.architecture not in PER_LAYER_USED:
-        yield Finding(
-            f"{key} differs between layers, which llama.cpp gets wrong in {view.architecture}", "add set_expert_used(n)"
-        )
+        yield Finding(f"{key} differs between layers, which llama.cpp gets wrong in {view.architecture}", f"add {_use('N')}")
+
+
+def _use(n: int | str) -> str:
+    """Name the operation that sets the used count, and the option of the command line."""
+    return f"set_expert_used({n}) (--expert-used {n})"
 
 
 def _groups(view: GGUF) -> Iterator[Finding]:
@@ -105,7 +109,7 @@ def _groups(view: GGUF) -> Iterator[Finding]:
             yield Finding(
                 f"a token uses {most} experts, but only {used} groups of {n // count} are open to it, so masked experts "
                 "would be used",
-                f"add set_expert_used({max(1, used * (n // count))}) or a lower number, or keep more experts of each group",
+                f"add {_use(max(1, used * (n // count)))} or a lower number, or keep more experts of each group",
             )
 
 
@@ -117,14 +121,14 @@ def _tables(view: GGUF, blocks: dict[int, MoEBlock]) -> Iterator[Finding]:
     if adjugate and min(adjugate) < most:
         yield Finding(
             f"layers have {min(adjugate)} adjugate experts (ffn_*_chexps), fewer than the {most} experts used",
-            f"keep more experts, or add set_expert_used({min(adjugate)})",
+            f"keep more experts, or add {_use(min(adjugate))}",
         )
     for block in blocks.values():
         table = view.get(f"blk.{block.number}.{ID_TABLE}")
         if table is not None and table.ne[0] != most:
             yield Finding(
                 f"tensor {table.name!r} names {table.ne[0]} experts a token, but {most} are used",
-                f"models that route by token id need set_expert_used({table.ne[0]})",
+                f"models that route by token id need {_use(table.ne[0])}",
             )
     if most and view.architecture in WIDTH_BY_USED and not view.hparam("expert_feed_forward_length"):
         ffn = view.hparam("feed_forward_length", 0)
@@ -133,7 +137,7 @@ def _tables(view: GGUF, blocks: dict[int, MoEBlock]) -> Iterator[Finding]:
             yield Finding(
                 f"without {view.key('expert_feed_forward_length')} experts would be {ffn} / {most} wide, but tensor "
                 f"{down.name!r} has {down.ne[0]}",
-                "set_expert_used(n) writes the key",
+                f"{_use('N')} writes the key",
             )
 
 

@@ -243,8 +243,8 @@ def regroup(view: GGUF, kept: Mapping[int, Sequence[int]]) -> Groups | None:
         return None
     if view.expert_count % count:
         raise UnsupportedCutError(
-            f"{view.expert_count} experts can't be in {count} groups of equal size ({view.key(GROUP_KEYS[0])}); pass "
-            "groups='reset'"
+            f"{view.expert_count} experts can't be in {count} groups of equal size ({view.key(GROUP_KEYS[0])}); in "
+            "Python, pass groups='reset'"
         )
     size = view.expert_count // count
     left: dict[int, list[int]] = {}
@@ -260,15 +260,15 @@ def regroup(view: GGUF, kept: Mapping[int, Sequence[int]]) -> Groups | None:
             per_group = ", ".join(f"{n} of group {group}" for group, n in runs)
             raise UnsupportedCutError(
                 f"block {number}: its {view.expert_count} experts are routed in {count} groups of {size}, and this keeps "
-                f"{per_group}; keep as many of each group, group after group, or whole groups, or pass groups='reset' to "
-                "route without groups"
+                f"{per_group}; keep as many of each group, group after group, or whole groups, or in Python pass "
+                "groups='reset' to route without groups"
             )
         left[number] = groups
     counts = {number: len(groups) for number, groups in left.items()}
     if len(set(counts.values())) > 1:
         raise UnsupportedCutError(
             f"blocks keep experts of different numbers of groups ({_by_value(counts)}), but the model has one number for "
-            "all; keep as many groups in each block, or pass groups='reset'"
+            "all; keep as many groups in each block, or in Python pass groups='reset'"
         )
     groups_left = next(iter(counts.values()))
     experts_left = len(next(iter(kept.values())))

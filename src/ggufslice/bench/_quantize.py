@@ -16,7 +16,7 @@ from ggufslice.errors import BenchError, OutputError
 from ggufslice.io.open import open as open_model
 from ggufslice.provenance import source_refs
 from ggufslice.tensor_types import TensorType
-from ggufslice.units import percent_text
+from ggufslice.units import counted, percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +98,7 @@ class Quantized:
     def __str__(self) -> str:
         n_params = sum(self.types.values())
         shares = ", ".join(f"{name} {percent_text(count / n_params)}" for name, count in self.types.items())
-        fell = f"; {len(self.fallbacks)} tensors fell back, {percent_text(self.fallback_share)} of the parameters"
+        fell = f"; {counted(len(self.fallbacks), 'tensor')} fell back, {percent_text(self.fallback_share)} of the parameters"
         return f"{self.path}: {self.type} asked; parameters by type: {shares}{fell if self.fallbacks else ''}"
 
 
@@ -196,7 +196,7 @@ def _check_paths(source: GGUF, dst: Path, *, overwrite: bool) -> None:
     if dst.resolve() in inputs:
         raise OutputError(f"{dst} is a file that is read: give the result another name")
     if dst.exists() and not overwrite:
-        raise OutputError(f"{dst} is there already; overwrite=True replaces it")
+        raise OutputError(f"{dst} is there already; overwrite=True (--overwrite) replaces it")
     if not dst.parent.is_dir():
         raise OutputError(f"{dst.parent} is no folder")
 
@@ -205,7 +205,8 @@ def _check_alignment(source: GGUF, src: Path) -> None:
     if source.alignment != _PADDING:
         raise BenchError(
             f"{src}: general.alignment is {source.alignment}, but llama-quantize pads to {_PADDING} whatever the file says, "
-            "and its result would not load: write the cut with set_metadata({'general.alignment': 32}) first"
+            "and its result would not load: write the cut with set_metadata({'general.alignment': 32}) "
+            "(--set general.alignment=u32:32) first"
         )
 
 

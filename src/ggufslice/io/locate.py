@@ -89,7 +89,7 @@ def _in_folder(path: Path, access: Access) -> Found:
         if missing:
             listed = ", ".join(missing[:5]) + (" and more" if len(missing) > 5 else "")
             raise SourceError(
-                f"{path} is one of {len(names)} shards, but {len(missing)} aren't beside it: {listed}; fetch the whole set"
+                f"{path} is one of {len(names)} shards, but these aren't beside it: {listed}; fetch the whole set"
             )
     folder = path if path.is_dir() else path.parent
     return [(make_source(SourceRef(str(folder / name)), access), access) for name in names]

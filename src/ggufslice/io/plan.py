@@ -22,8 +22,8 @@ from ggufslice.io.shards import SPLIT_KEYS
 from ggufslice.io.sources import access_to
 from ggufslice.provenance import source_refs, stamp
 from ggufslice.spans import Literal, Remap, Span
-from ggufslice.units import bytes_text, count_text, percent_text
-from ggufslice.view import GGUF
+from ggufslice.units import bytes_text, count_text, counted, percent_text
+from ggufslice.view import GGUF, source_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,12 +175,12 @@ class Plan:
         files = "1 file" if len(self.files) == 1 else f"{len(self.files)} shards"
         part = percent_text(self.fetch_bytes / base.tensor_bytes if base.tensor_bytes else 0)
         written = (
-            f"{bytes_text(self.file_bytes)} in {files}: {bytes_text(self.tensor_bytes)} in {len(view)} tensors, "
+            f"{bytes_text(self.file_bytes)} in {files}: {bytes_text(self.tensor_bytes)} in {counted(len(view), 'tensor')}, "
             f"{bytes_text(self.metadata_bytes)} of metadata, {bytes_text(self.padding_bytes)} of padding"
         )
         fetched = (
-            f"{bytes_text(self.fetch_bytes)} of {bytes_text(base.tensor_bytes)} ({part}) in {self.n_requests} requests, "
-            f"{bytes_text(self.gap_bytes)} of it between spans"
+            f"{bytes_text(self.fetch_bytes)} of {bytes_text(base.tensor_bytes)} ({part}) in "
+            f"{counted(self.n_requests, 'request')}, {bytes_text(self.gap_bytes)} of it between spans"
         )
         lines = [
             f"{name} ({view.architecture or 'no architecture'}): {'; '.join(kept)}",
@@ -202,7 +202,7 @@ def make_plan(view: GGUF, *, max_shard_size: int | None = None, force: bool = Fa
     findings = check(view)
     refusals = [finding for finding in findings if finding.refuse]
     if refusals and not force:
-        raise UnsupportedCutError("\n".join(map(str, refusals)))
+        raise UnsupportedCutError(f"{source_name(view)}: " + "\n".join(map(str, refusals)))
     forced = tuple(finding.message for finding in refusals)
     view = stamp(view, forced=forced)
     view = GGUF(view.metadata.remove(SPLIT_KEYS), view.all_tensors, view.version, view.lineage)

@@ -14,7 +14,7 @@ import attrs
 
 from ggufslice.errors import FormatError
 from ggufslice.spans import SourceRef, Span
-from ggufslice.values import escaped
+from ggufslice.values import quoted
 from ggufslice.view import Metadata, Tensor
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def combine(files: Sequence[tuple[SourceRef, Header]]) -> tuple[Metadata, tuple[
         for info in header.tensors:
             if owners.setdefault(info.name, ref) is not ref:
                 raise FormatError(
-                    f"tensor {escaped(info.name)!r} is in two shards: {owners[info.name].display} and {ref.display}"
+                    f"tensor {quoted(info.name)} is in two shards: {owners[info.name].display} and {ref.display}"
                 )
             start = header.data_start + info.offset
             piece = Span(ref, start, start + info.n_bytes)

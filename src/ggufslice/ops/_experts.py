@@ -13,6 +13,7 @@ from ggufslice.errors import UnsupportedCutError
 from ggufslice.ops._base import Op
 from ggufslice.selection import ExpertPlan, is_plan, positive, whole
 from ggufslice.spans import Remap, Span
+from ggufslice.view import source_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +77,7 @@ class select_experts(Op):  # noqa: N801 - operations read as verbs
     def _apply(self, view: GGUF) -> GGUF:
         blocks = moe_blocks(view)
         if not blocks:
-            raise UnsupportedCutError(f"this model ({view.architecture or 'no architecture'}) has no routed experts")
+            raise UnsupportedCutError(_without_experts(view))
         if found := list(strangers(view)):
             raise UnsupportedCutError("experts can't be cut: " + "; ".join(found[:8]))
         if max(blocks) >= len(view.blocks):
@@ -188,7 +189,7 @@ class set_expert_used(Op):  # noqa: N801 - operations read as verbs
     def _apply(self, view: GGUF) -> GGUF:
         blocks = moe_blocks(view)
         if not blocks:
-            raise UnsupportedCutError(f"this model ({view.architecture or 'no architecture'}) has no routed experts")
+            raise UnsupportedCutError(_without_experts(view))
         if isinstance(self.n, tuple):
             if view.architecture not in PER_LAYER_USED:
                 raise UnsupportedCutError(
@@ -219,3 +220,7 @@ def _expert_width(blocks: Mapping[int, MoEBlock]) -> int:
             "set expert_feed_forward_length with set_metadata first"
         )
     return widths.pop()
+
+
+def _without_experts(view: GGUF) -> str:
+    return f"{source_name(view)} ({view.architecture or 'no architecture'}) has no routed experts"

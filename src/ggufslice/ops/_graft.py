@@ -13,8 +13,7 @@ from ggufslice.arch._moe import block_number
 from ggufslice.errors import UnsupportedCutError, redact_url
 from ggufslice.ops._base import Op
 from ggufslice.ops._tensors import checked_pattern, matching
-from ggufslice.selection import source_name
-from ggufslice.view import GGUF
+from ggufslice.view import GGUF, source_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,7 +78,7 @@ class graft(Op):  # noqa: N801 - operations read as verbs
         where = _display(self.donor)
         if donor.byteorder != view.byteorder:
             raise UnsupportedCutError(f"{where} is {donor.byteorder}-endian and this model {view.byteorder}-endian")
-        names = matching(self.pattern, donor, where)
+        names = matching(self.pattern, donor)
         numbers = _numbers(donor, view, names, where)
         tensors = {tensor.name: tensor for tensor in view.all_tensors}
         grafted = dict(view.lineage.grafted) if view.lineage else {}

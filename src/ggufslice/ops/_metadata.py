@@ -10,6 +10,7 @@ import attrs
 from ggufslice.errors import MetadataKeyError
 from ggufslice.ops._base import Op
 from ggufslice.values import Record
+from ggufslice.view import source_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +106,7 @@ class remove_metadata(Op):  # noqa: N801 - operations read as verbs
     def _apply(self, view: GGUF) -> GGUF:
         for key in self.keys:
             if key not in view.metadata:
-                raise MetadataKeyError.among(key, view.metadata, "this model")
+                raise MetadataKeyError.among(key, view.metadata, source_name(view))
         return view.evolve(metadata=view.metadata.remove(self.keys))
 
 

@@ -10,6 +10,7 @@ import attrs
 
 from ggufslice.errors import TensorNotFoundError
 from ggufslice.ops._base import Op
+from ggufslice.view import source_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,7 @@ def checked_pattern(pattern: str) -> str:
     return pattern
 
 
-def matching(pattern: str, view: GGUF, where: str = "this model") -> list[str]:
+def matching(pattern: str, view: GGUF) -> list[str]:
     """Return the names that a pattern is found in.
 
     Raises
@@ -48,7 +49,7 @@ def matching(pattern: str, view: GGUF, where: str = "this model") -> list[str]:
     if not names:
         near = difflib.get_close_matches(pattern.replace("\\", ""), list(view), n=3, cutoff=0.5)
         hint = f"; near to it are {', '.join(map(repr, near))}" if near else ""
-        raise TensorNotFoundError(f"no tensor of {where} matches {pattern!r}{hint}")
+        raise TensorNotFoundError(f"no tensor of {source_name(view)} matches {pattern!r}{hint}")
     return names
 
 
@@ -147,7 +148,7 @@ class rename_tensors(Op):  # noqa: N801 - operations read as verbs
     def _apply(self, view: GGUF) -> GGUF:
         for old, new in self.mapping.items():
             if old not in view:
-                raise TensorNotFoundError.among(old, view, "this model")
+                raise TensorNotFoundError.among(old, view, source_name(view))
             if new in view and new not in self.mapping:
                 raise ValueError(f"tensor {old!r} can't be called {new!r}: there is a tensor of that name")
         grafted = view.lineage.grafted if view.lineage else {}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ggufslice.selection._imatrix import source_name
 from ggufslice.selection._plan import ExpertPlan, is_plan
 from ggufslice.selection._rules import Rule, positive, whole
 
-__all__ = ["ExpertPlan", "Rule", "is_plan", "positive", "source_name", "whole"]
+__all__ = ["ExpertPlan", "Rule", "is_plan", "positive", "whole"]

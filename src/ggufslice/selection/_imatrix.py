@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ggufslice.errors import FormatError
+from ggufslice.view import source_name
 
 if TYPE_CHECKING:
     from ggufslice.tensor import Tensor
     from ggufslice.view import GGUF
 
-__all__ = ["WAYS", "scores", "source_name"]
+__all__ = ["WAYS", "scores"]
 
 WAYS = {"count": ("down.counts", "gate_up.counts", "up.counts", "gate.counts"), "count*activation": ("down.in_sum2",)}
 """Ways to rank experts, with the entries of a block that tell, the first that is there."""
@@ -69,13 +69,3 @@ def _entries(view: GGUF, wanted: tuple[str, ...]) -> dict[int, Tensor]:
             if head == "blk" and block.isdecimal() and len(tensor.ne) == 2 and tensor.ne[1] > 1:
                 entries.setdefault(int(block), tensor)
     return dict(sorted(entries.items()))
-
-
-def source_name(view: GGUF) -> str:
-    """Name the file that a view was opened from: its redacted URL, or a local file without its folder."""
-    for tensor in view.values():
-        for piece in tensor.pieces:
-            if (source := getattr(piece, "source", None)) is not None:
-                display: str = source.display
-                return display if "://" in display else Path(display).name
-    return "?"

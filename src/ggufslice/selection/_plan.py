@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from ggufslice.errors import FormatError, UnsupportedCutError
-from ggufslice.selection._imatrix import WAYS, scores, source_name
+from ggufslice.errors import FormatError, SourceError, UnsupportedCutError
+from ggufslice.selection._imatrix import WAYS, scores
 from ggufslice.selection._rules import Rule, expert_ids, positive, whole
-from ggufslice.view import GGUF
+from ggufslice.view import GGUF, source_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -135,9 +135,11 @@ class ExpertPlan:
         ------
         FormatError
             None of these forms, or ids that can't be.
+        SourceError
+            The file can't be read.
         """
-        text = Path(path).read_text(encoding="utf-8")
         try:
+            text = Path(path).read_text(encoding="utf-8")
             try:
                 value = json.loads(text)
             except json.JSONDecodeError:
@@ -146,6 +148,8 @@ class ExpertPlan:
                 if len(value) != sum(map(len, lines)):
                     raise ValueError("a block is there twice") from None
             plan = cls.of(value)
+        except OSError as error:
+            raise SourceError(f"{path}: the plan of experts can't be read: {error.strerror or error}") from None
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise FormatError(
                 f"{path}: not a plan of experts ({error}); expected {{'layers': {{'1': {{'keep': [0, 3]}}}}}}, "
