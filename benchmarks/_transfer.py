@@ -98,7 +98,7 @@ def ours(source: str | Path, out: Path, jobs: int, kept: Sequence[int]) -> list[
     """Cut in a process of its own; return seconds, CPU seconds, bytes, requests, growth of memory in bytes."""
     out.unlink(missing_ok=True)
     command = [sys.executable, "-c", OURS, source, out, str(jobs), json.dumps(list(kept))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: list[float] = json.loads(done.stdout)
     return found
 

@@ -19,16 +19,16 @@ KEPT = range(0, 64, 2)  # every other expert: each slab is a range of its own
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=workspace()) as name:
         folder = Path(name)
         make_model(folder / "model.gguf", blocks=arguments.blocks, slab=4 << 20)
-        size = int(ours(folder / "model.gguf", folder / "cut.gguf", 4, KEPT)[2])
+        out = folder / "out"
+        size = int(ours(folder / "model.gguf", out, 4, KEPT)[2])
         fill(folder / "plain.bin", size)
         print(f"{size / 1e9:.2f} GB each")
-        out = folder / "out"
         with nginx(folder, folder) as url:
             mine, theirs = [], []
             for _ in range(arguments.rounds):

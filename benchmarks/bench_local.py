@@ -35,7 +35,7 @@ def compare(where: Path, blocks: int, rounds: int) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     compare(workspace(), arguments.blocks, arguments.rounds)

@@ -52,6 +52,8 @@ class Copier:
         # The kernel shows us no bytes to compute a digest of.
         self._in_kernel = hasattr(os, "copy_file_range") and not ledger.checksums
         self._lock = Lock()
+        # The system lets one thread at a time write to a file, and the others wait for that in a busy loop.
+        self._writing = Lock()
         self._stop = Event()
         self.moved: Counter[SourceRef] = Counter()
 
@@ -113,7 +115,8 @@ class Copier:
             raise SourceError(f"{source.path}: reading at byte {start}: {error.strerror or error}") from error
         if not data:
             raise SourceChangedError(f"{source.path} ended at byte {start} while it was read: open it again")
-        self._sink.write(at, data)
+        with self._writing:
+            self._sink.write(at, data)
         self._ledger.note(at, data)
         return len(data)
 

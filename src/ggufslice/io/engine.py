@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 _TICK = 0.1  # seconds between two looks at the rate
-_COPIERS = 2  # threads; writes to one file wait for each other, so more only contend
+_COPIERS = 4  # threads: while one writes, the others read
 
 
 @attrs.define
