@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ggufslice import _render
+from ggufslice.arch import check
 from ggufslice.claims import Claim, claims_of
 from ggufslice.classes import TensorClass, block_of, classify, is_lookup
 from ggufslice.header import encode
@@ -96,7 +97,7 @@ class Receipt:
     forced
         Refusals that were overridden.
     notes
-        What operations had to say.
+        What checks and operations had to say.
     requantized
         Whether tensor types have changed since the cut was written.
     transfer
@@ -179,6 +180,7 @@ class Receipt:
         against, parameters
             As in `of`.
         """
+        remarks = [str(finding) for finding in check(view) if not finding.refuse]
         if view.lineage is not None:
             view = stamp(view, forced=forced)
         origin = Origin.of(view)
@@ -209,7 +211,7 @@ class Receipt:
             claims=claims_of(view, kept=_render.kept(view, origin)),
             licence=tuple((k, str(v)) for k, v in view.metadata.items() if k.startswith(_LICENCE)),
             forced=origin.forced if origin else tuple(forced),
-            notes=view.lineage.notes if view.lineage else (),
+            notes=(*remarks, *(view.lineage.notes if view.lineage else ())),
             requantized=bool(origin and origin.parent.types and not origin.parent.still_holds(view)),
             transfer=transfer,
         )

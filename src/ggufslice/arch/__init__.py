@@ -15,6 +15,7 @@ from ggufslice.arch._experts import expert_axis
 from ggufslice.arch._finding import Finding
 from ggufslice.arch._hparams import Hparams
 from ggufslice.arch._kinds import kinds
+from ggufslice.arch._stored import check_stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,14 +31,15 @@ def check(view: GGUF) -> tuple[Finding, ...]:
     Parameters
     ----------
     view
-        What operations made; a view as it was opened has no findings, and a fragment isn't meant to load.
+        What operations made; a view as it was opened can only have findings about its files, and a fragment isn't
+        meant to load.
 
     Returns
     -------
     tuple of Finding
-        Refusals and remarks about layers, then about experts. Nothing is read.
+        Refusals and remarks about files, then about layers, then about experts. Nothing is read.
     """
-    return (*check_layers(view), *_experts.check(view))
+    return (*check_stored(view), *check_layers(view), *_experts.check(view))
 
 
 def trunk_length(view: GGUF) -> int:
