@@ -133,5 +133,9 @@ def test_what_a_return_code_means(code: int, said: str) -> None:
     assert text.endswith("loading\n/src/ggml.c:12: GGML_ASSERT(n > 0) failed\nmore")
 
 
+def test_a_silent_end_is_said() -> None:
+    assert diagnose("llama-bench", 0, "\n") == "llama-bench ended without a result (return code 0). It printed nothing."
+
+
 def test_only_the_end_of_a_long_log_is_repeated() -> None:
     assert diagnose("x", 1, "\n".join(map(str, range(1000)))).splitlines()[1:] == [str(n) for n in range(985, 1000)]

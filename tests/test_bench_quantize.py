@@ -90,7 +90,7 @@ def test_options_and_the_order_of_the_arguments(src: Path) -> None:
         ("open(sys.argv[-2], 'wb').write(b'GGUF'); print('disk full', file=sys.stderr); sys.exit(1)", r"disk full"),
         ("open(sys.argv[-2], 'wb').write(b'GGUF'); os.abort()", r"stopped on an assertion"),
         ("open(sys.argv[-2], 'wb').write(b'GGUF')", r"partial: the fixed part would end at byte 24, but the file has 4"),
-        ("time.sleep(600)", r"did not end within 1 s"),
+        ("time.sleep(600)", r"did not end within 1 s: it was ended\. It printed nothing\."),
     ],
 )
 def test_a_failure_leaves_nothing(src: Path, body: str, said: str) -> None:
@@ -284,6 +284,11 @@ class TestWithTheRealOne:
         assert report.types["Q1_0"] > 0
         receipt = Receipt.of(tmp_path / "q1.gguf")
         assert {p.tensor_type: p.n_params for p in receipt.types} == report.types
+
+    def test_a_tensor_type_that_is_none_is_named(self, tinymoe: Path, llama: Path, tmp_path: Path) -> None:
+        with pytest.raises(BenchError, match=r"has no tensor type 'zork' \(tensor_types, --tensor-type\)$"):
+            quantize(tinymoe, tmp_path / "q.gguf", "Q8_0", tensor_types={"ffn_down": "zork"}, llama=Llama(llama))
+        assert list(tmp_path.iterdir()) == []
 
     def test_requantizing_is_asked_for(self, zoo: Path, llama: Path, tmp_path: Path) -> None:
         with pytest.raises(BenchError, match=r"tensors are quantized already, such as .*\(Q8_0\): allow_requantize=True"):

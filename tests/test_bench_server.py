@@ -95,7 +95,7 @@ def test_healthy_is_not_ready(model: Path) -> None:
 
 
 def test_never_ready(model: Path) -> None:
-    with pytest.raises(BenchError, match=r"was not ready within 1 s; the last of its log:\nstill loading"):
+    with pytest.raises(BenchError, match=r"was not ready within 1 s\. The last of its output:\nstill loading"):
         sampled(model, "print('still loading', flush=True)\ndef answer(path, body): return 503, {}", timeout=1)
     assert gone(pid_of(model))
 

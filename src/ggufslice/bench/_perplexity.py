@@ -109,7 +109,7 @@ def perplexity(
             return made
         if _TOO_SHORT in done.text:
             break
-    raise BenchError(f"llama-perplexity gave no perplexity of {Path(text)} for {model}:\n{tail(done.text)}")
+    raise BenchError(f"llama-perplexity gave no perplexity of {Path(text)} for {model}. {tail(done.text)}")
 
 
 def _estimate(done: Finished, ctx: int, name: str) -> Perplexity | None:
@@ -167,7 +167,7 @@ def kl_divergence(
             done = _run(model, text, *save, "--kl-divergence", ctx=ctx, chunks=chunks, ngl=ngl, llama=llama, timeout=timeout)
             if (made := _divergence(done)) is not None:
                 return made
-    raise BenchError(f"llama-perplexity gave no KL divergence of {model} from {reference} on {text}:\n{tail(done.text)}")
+    raise BenchError(f"llama-perplexity gave no KL divergence of {model} from {reference} on {text}. {tail(done.text)}")
 
 
 def _divergence(done: Finished) -> Divergence | None:

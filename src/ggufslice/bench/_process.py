@@ -111,14 +111,14 @@ def run(command: Sequence[str | Path], *, timeout: float, max_output: int = MAX_
                 written = os.fstat(out.fileno()).st_size + os.fstat(err.fileno()).st_size
                 if written > max_output:
                     raise BenchError(
-                        f"{words[0]} wrote {written} bytes of output, more than the {max_output} it may: it was ended. The "
-                        f"last of it:\n{tail(_text(err, 4096) or _text(out, 4096))}"
+                        f"{words[0]} wrote {written} bytes of output, more than the {max_output} it may: it was ended. "
+                        f"{tail(_text(err, 4096) or _text(out, 4096))}"
                     )
                 if process.returncode is not None:
                     break
                 if seconds > timeout:
                     raise BenchError(
-                        f"{words[0]} did not end within {timeout:.0f} s: it was ended. The last of its output:\n"
+                        f"{words[0]} did not end within {timeout:.0f} s: it was ended. "
                         f"{tail(_text(err, 4096) or _text(out, 4096))}"
                     )
         return Finished(words, process.returncode, _text(out), _text(err), seconds)
@@ -171,8 +171,9 @@ def _text(file: IO[bytes], last: int | None = None) -> str:
 
 
 def tail(text: str) -> str:
-    """Return the last lines of a log."""
-    return "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
+    """Return the last lines of a log, introduced."""
+    lines = text.rstrip().splitlines()[-_TAIL_LINES:]
+    return "\n".join(["The last of its output:", *lines]) if lines else "It printed nothing."
 
 
 def diagnose(program: str, returncode: int, text: str) -> str:
@@ -195,7 +196,7 @@ def diagnose(program: str, returncode: int, text: str) -> str:
         )
     number = -returncode if returncode < 0 else returncode - 128
     meaning = next((words for known, words in _SIGNALS.items() if known == number), None)
-    how = f"{program} {meaning}" if meaning else f"{program} gave up"
+    how = f"{program} {meaning or ('gave up' if returncode else 'ended without a result')}"
     assertion = re.search(r"^.*GGML_ASSERT.*$", text, re.MULTILINE)
     said = f": {assertion[0].strip()}" if assertion else ""
-    return f"{how} (return code {returncode}){said}. The last of its output:\n{tail(text)}"
+    return f"{how} (return code {returncode}){said}. {tail(text)}"

@@ -168,10 +168,10 @@ def quantize(
         try:
             done = run([program, *flags, src, temporary, type.upper()], timeout=limit)
             if done.returncode:
-                _explain_rows(done.text, source, type)
+                _explain(done.text, source, type)
             done.check(f"quantizing {src} to {type}")
             if not temporary.is_file():
-                raise BenchError(f"llama-quantize ended well and wrote no file:\n{tail(done.text)}")
+                raise BenchError(f"llama-quantize ended well and wrote no file. {tail(done.text)}")
             with open_model(temporary) as result:
                 report = _compare(source, result, done.text, dst.name, type)
             temporary.replace(dst)
@@ -252,7 +252,7 @@ def _rehearse(command: list[str], source: GGUF, type_: str) -> dict[str, str]:
     """Let llama-quantize say what it would do."""
     done = run(command, timeout=600)
     if done.returncode:
-        _explain_rows(done.text, source, type_)
+        _explain(done.text, source, type_)
         done.check(f"planning a quantization to {type_}")
     return {name: wanted.upper() for name, wanted in log_entries(done.text).items() if wanted and name in source}
 
@@ -275,8 +275,10 @@ def _check_plan(source: GGUF, plan: Mapping[str, str], covered: frozenset[str], 
         )
 
 
-def _explain_rows(text: str, source: GGUF, type_: str) -> None:
-    """Turn llama-quantize's giving up over a row length into an error that names all such tensors."""
+def _explain(text: str, source: GGUF, type_: str) -> None:
+    """Turn llama-quantize's giving up over a tensor type or a row length into an error that says which."""
+    if unknown := re.search(r"invalid ggml_type '(.*)'", text):
+        raise BenchError(f"this llama-quantize has no tensor type {unknown[1]!r} (tensor_types, --tensor-type)")
     asked = asked_type(type_)
     if "no tensor type fallback" not in text or asked is None:
         return

@@ -153,7 +153,7 @@ class Server:
             status, text = self._http(method, path, body, self._timeout)
         except TimeoutError:
             raise BenchError(
-                f"llama-server did not answer {method} {path} within {self._timeout:.0f} s; {self._tail()}"
+                f"llama-server did not answer {method} {path} within {self._timeout:.0f} s. {self._tail()}"
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise BenchError(f"llama-server broke off at {method} {path} ({error}){self._epitaph()}") from None
@@ -180,11 +180,11 @@ class Server:
         return self.log.read_text("utf-8", "replace")
 
     def _tail(self) -> str:
-        return f"the last of its log:\n{tail(self._read_log())}"
+        return tail(self._read_log())
 
     def _check_log(self) -> None:
         if self.log.stat().st_size > _MAX_LOG:
-            raise BenchError(f"llama-server wrote more than {_MAX_LOG} bytes of log; {self._tail()}")
+            raise BenchError(f"llama-server wrote more than {_MAX_LOG} bytes of log. {self._tail()}")
 
     def _epitaph(self) -> str:
         """Say how the process ended, where it has: it may need a moment to."""
@@ -205,7 +205,7 @@ class Server:
                 )
             self._check_log()
             if time.monotonic() > deadline:
-                raise BenchError(f"llama-server was not ready within {self._timeout:.0f} s; {self._tail()}")
+                raise BenchError(f"llama-server was not ready within {self._timeout:.0f} s. {self._tail()}")
             time.sleep(_STEP)
         status, text = self._http("GET", "/v1/models", None, self._timeout)
         if status != http.HTTPStatus.OK or self.alias not in text:
