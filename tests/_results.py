@@ -72,7 +72,7 @@ def figures(
 
 
 def bench(prefill: float, decode: float, f: Figures) -> Bench:
-    raw = ({"avg_ts": prefill}, {"avg_ts": decode})
+    raw = ({"avg_ts": prefill, "stddev_ts": 0.1}, {"avg_ts": decode, "stddev_ts": 0.1})
     return Bench(
         speed(prefill), speed(decode), "CUDA", "auto", f.tensor_bytes, f.n_params, "-p 128 -n 128 -r 3 -ngl 99", (), raw
     )

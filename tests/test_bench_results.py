@@ -110,6 +110,10 @@ F = L12.figures
         (attrs.evolve(L12, bench=attrs.evolve(bench(1.0, 2.0, F), model_bytes=7)), "llama-bench counted 7 tensor bytes"),
         (attrs.evolve(L12, bench=attrs.evolve(bench(1.0, 2.0, F), decode=speed(3.0))), "which no row of llama-bench says"),
         (
+            attrs.evolve(L12, bench=attrs.evolve(bench(1.0, 2.0, F), decode=speed(2.0, 0.01))),
+            "decode deviates by 0.01 tokens/s, which no row of llama-bench says",
+        ),
+        (
             attrs.evolve(L12, bench=attrs.evolve(bench(1.0, 2.0, F), decode=attrs.evolve(speed(2.0), samples=(2.0, 9.0)))),
             r"decode is 2.0 tokens/s, which isn't the mean of \[2.0, 9.0\]",
         ),

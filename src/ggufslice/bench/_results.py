@@ -345,8 +345,11 @@ def _bench_conflicts(bench: Bench, f: Figures) -> Iterator[str]:
             continue
         if speed.samples and not _same(sum(speed.samples) / len(speed.samples), speed.per_second, _ROUNDED):
             yield f"{name} is {speed.per_second} tokens/s, which isn't the mean of {list(speed.samples)}"
-        if not any(_same(row.get("avg_ts"), speed.per_second) for row in bench.raw):
+        rows = [row for row in bench.raw if _same(row.get("avg_ts"), speed.per_second)]
+        if not rows:
             yield f"{name} is {speed.per_second} tokens/s, which no row of llama-bench says"
+        elif speed.deviation is not None and not any(_same(row.get("stddev_ts"), speed.deviation) for row in rows):
+            yield f"{name} deviates by {speed.deviation} tokens/s, which no row of llama-bench says"
 
 
 def _same(a: Any, b: float | None, tolerance: float = _CLOSE) -> bool:
