@@ -319,6 +319,8 @@ def test_a_folder_is_not_a_file(model: Path, tmp_path: Path) -> None:
     (tmp_path / "folder.gguf").mkdir()
     with pytest.raises(gs.OutputError, match="is a folder; name a file in it"):
         gs.open(model).write(tmp_path / "folder.gguf", overwrite=True)
+    with pytest.raises(gs.OutputError, match="is a folder; name a file in it"):
+        gs.open(model).write("")
 
 
 def test_more_than_the_disk_has_is_refused_before_anything_is_fetched(serve: Serve, tmp_path: Path, out: Path) -> None:

@@ -128,6 +128,12 @@ def test_the_reference_lists_what_a_module_exports(module: str) -> None:
     assert documented()[module] == exported
 
 
+def test_names_are_found_before_they_are_imported() -> None:
+    code = "import ggufslice as gs; print(set(dir(gs)) == {*gs.__all__, '__version__'})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 def test_the_reference_lists_what_the_package_exports() -> None:
     listed = {name for name in documented()["ggufslice"] if "." not in name}
     operations = set(importlib.import_module("ggufslice.ops").__all__) & set(ggufslice.__all__)

@@ -56,8 +56,10 @@ def shard_paths(path: Path, count: int) -> tuple[Path, ...]:
     Raises
     ------
     OutputError
-        The name says that it is one shard of several, which llama.cpp believes.
+        There is no name, or it says that it is one shard of several, which llama.cpp believes.
     """
+    if not path.name:
+        raise OutputError(f"{path} is a folder; name a file in it")
     match = _SHARD.fullmatch(path.name)
     if match and (count > 1 or int(match["count"]) != 1 or int(match["number"]) != 1):
         what = f"a result of {count} shards" if count > 1 else "a single file"
