@@ -11,6 +11,7 @@ from ggufslice.arch._kinds import changes, kind_of, kinds_of, rule_of
 from ggufslice.arch._layers import PER_BLOCK, block_arrays, cut, split_name
 from ggufslice.arch._rules import Block
 from ggufslice.arch._table import ARCHITECTURES
+from ggufslice.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -103,7 +104,7 @@ def _changed_kinds(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterato
     for aspect, group in groupby(found, key=lambda change: change[0]):
         changed = list(group)
         _, number, was, now = changed[0]
-        others = f" (and of {len(changed) - 1} others)" if len(changed) > 1 else ""
+        others = f" (and of {counted(len(changed) - 1, 'other')})" if len(changed) > 1 else ""
         yield (
             f"{aspect!r} of layer {blocks[number]}{others} would change: it was {_said(was)}, and is {_said(now)} "
             f"as layer {number}"

@@ -222,7 +222,11 @@ def _order(view: GGUF) -> Iterator[Finding]:
 
 def _same(tensor: Tensor, base: Tensor | None, ids: Sequence[int], view: GGUF) -> Iterator[Finding]:
     """Compare a tensor with the slabs of its base that it should be made of; a tensor of other sources is left alone."""
-    if base is None or (view.lineage and tensor.name in view.lineage.grafted) or tensor.pieces == base[ids].pieces:
+    if base is None or (view.lineage and tensor.name in view.lineage.grafted):
+        return
+    if tensor.pieces == base.pieces and list(ids) == list(range(base.ne[-1])):
+        return  # whole: types that can't be sliced are no matter
+    if tensor.pieces == base[ids].pieces:
         return
     slabs = {base[i].pieces: i for i in range(base.ne[-1])}
     taken = [slabs.get(tensor[i].pieces) for i in range(tensor.ne[-1])]
