@@ -639,3 +639,18 @@ def test_a_finished_write_whose_file_was_deleted_is_made_again(model: Path, out:
     view.write(out)
     assert out.read_bytes() == FILE
     assert leftovers(out.parent) == []
+
+
+def test_a_journal_that_outlived_its_result_does_not_hinder_another_one(model: Path, out: Path) -> None:
+    view = gs.open(model)
+    real = Path.unlink
+    with pytest.MonkeyPatch.context() as patch:
+        # The process ends between the rename and the removal of the journal.
+        patch.setattr(Path, "unlink", lambda self, **k: None if self.suffix == ".journal" else real(self, **k))
+        view.write(out)
+    other = view.pipe(gs.set_metadata({"general.name": "another"}))
+    with pytest.raises(gs.OutputError, match="exists"):
+        other.write(out)
+    other.write(out, overwrite=True)
+    assert gs.open(out).metadata["general.name"] == "another"
+    assert leftovers(out.parent) == []

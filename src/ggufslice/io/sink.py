@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Self
 
 from ggufslice.errors import FormatError, OutputError
-from ggufslice.header import HeaderParser
+from ggufslice.header import HeaderParser, pad
 from ggufslice.io.allocation import FULL, allocate
 from ggufslice.io.positional import pread, pwrite
 from ggufslice.units import bytes_text
@@ -167,6 +167,10 @@ class Sink:
             return False
         return True
 
+    def begun(self) -> bool:
+        """Whether there is any partial file."""
+        return any(map(_stat, self._parts))
+
     def exists(self) -> bool:
         """Whether all partial files are there, with the planned sizes."""
         stats = map(_stat, self._parts)
@@ -311,7 +315,9 @@ def _compare(path: Path, file: PlannedFile) -> None:
         raise OutputError(f"{path} does not read back as a GGUF: {error}; the disk or its driver lost data") from error
     found = [(t.name, t.ne, t.tensor_type, header.data_start + t.offset, t.n_bytes) for t in header.tensors]
     planned = [
-        (t.name, t.ne, t.tensor_type, offset, t.n_bytes) for t, offset in zip(file.tensors, file.layout.offsets, strict=True)
+        # Of a type that isn't known, padding can't be told from the tensor.
+        (t.name, t.ne, t.tensor_type, at, t.n_bytes if t.tensor_type.known else pad(t.n_bytes, header.alignment))
+        for t, at in zip(file.tensors, file.layout.offsets, strict=True)
     ]
     if size != file.layout.n_bytes or header.records != file.records or found != planned:
         raise OutputError(f"{path} does not read back as it was planned; the disk or its driver lost data")

@@ -60,6 +60,9 @@ def write(
     check_target(path, result.finals, inputs, overwrite=True)
     with locked(path.with_name(path.name + ".part.lock")):
         recorded = result.journal.load() if resume else None
+        if recorded is not None and recorded.complete and recorded.identity != result.identity and not result.sink.begun():
+            # Killed between the last rename and the end of its journal: the earlier result is there, and whole.
+            recorded = None
         if recorded is not None:
             result.identity.check(recorded.identity, str(path))
         if not result.is_made(recorded):
