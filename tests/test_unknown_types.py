@@ -44,3 +44,12 @@ def test_their_experts_are_not_cut(model: gs.RemoteGGUF) -> None:
         model.pipe(gs.select_experts([5, 2]))
     with pytest.raises(gs.UnsupportedCutError, match=r"can't decode UNKNOWN\(153\).*read\(\) gives the stored bytes"):
         model["blk.1.ffn_up_exps.weight"].numpy()
+
+
+def test_padding_behind_them_may_grow(model: gs.RemoteGGUF, tmp_path: Path) -> None:
+    model.pipe(gs.set_metadata({"general.alignment": 4096})).write(tmp_path / "wide.gguf")
+    assert gs.open(tmp_path / "wide.gguf")["blk.1.ffn_up_exps.weight"].read()[: len(STORED)] == STORED
+    last = build_gguf({"general.architecture": "zzz"}, [TensorSpec("a", (256,), 153, data=b"x" * 70)], pad_last=False)
+    (tmp_path / "last.gguf").write_bytes(last)
+    gs.open(tmp_path / "last.gguf").write(tmp_path / "padded.gguf")
+    assert (tmp_path / "padded.gguf").read_bytes() == last + bytes(96 - 70)
