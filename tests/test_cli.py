@@ -254,6 +254,20 @@ def test_the_version(run: Run) -> None:
     assert run("--version") == (0, f"ggufslice {gs.__version__}\n", "")
 
 
+def test_a_shell_completes_commands_and_options(tmp_path: Path) -> None:
+    program = tmp_path / "ggufslice"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ggufslice "$@"\n')
+    program.chmod(0o755)
+    lines = (  # as bash asks when TAB is pressed; the program finds out itself which shell that is
+        'script=$(ggufslice --show-completion); eval "$script"',
+        "COMP_WORDS=(ggufslice ins) COMP_CWORD=1; _ggufslice_completion ggufslice; echo ${COMPREPLY[@]}",
+        "COMP_WORDS=(ggufslice plan --expert-) COMP_CWORD=2; _ggufslice_completion ggufslice; echo ${COMPREPLY[@]}",
+    )
+    env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=False, env=env)
+    assert (done.stdout.splitlines(), done.stderr) == (["inspect", "--expert-used"], "")
+
+
 def test_a_group_of_commands_is_a_module_with_register(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     group: Any = ModuleType("a_group")
 

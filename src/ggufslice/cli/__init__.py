@@ -62,7 +62,7 @@ def _root(
 
 def make_app() -> typer.Typer:
     """Return the application with all groups of commands."""
-    app = typer.Typer(name="ggufslice", cls=_Group, add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(name="ggufslice", cls=_Group, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(_root)
     for group in GROUPS:
         import_module(group).register(app)
