@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -268,6 +269,8 @@ class Broken(fsspec.AbstractFileSystem):
             raise PermissionError("key=AKIA0123456789 is not allowed")
         if "failing" in path:
             raise RuntimeError("s3cretS3cret")
+        if "lost" in path:  # as the HTTP backend of fsspec says it
+            raise FileNotFoundError(path) from socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         if "everything" in path:
             return MODEL
         return MODEL[start : max(start + 1, end - 1)] if "short" in path else MODEL[start:end]
@@ -283,6 +286,7 @@ class Broken(fsspec.AbstractFileSystem):
         ),
         ("denied", gs.AuthError, "storage_options"),
         ("failing", gs.SourceError, r"RuntimeError: … RuntimeError|RuntimeError: …\) \(5 times in a row\)"),
+        ("lost", gs.SourceError, "^broken://lost/m.gguf: no host of that name is known"),
         ("sizeless", gs.SourceError, "does not tell its size"),
     ],
 )
@@ -331,6 +335,17 @@ def test_s3(s3: dict[str, Any]) -> None:
     files.pipe("models/q4/m-00001-of-00002.gguf", bytes(ref.size or 0))
     with pytest.raises(gs.SourceChangedError):
         run(make_source(ref, Access(storage_options=s3)).confirm(Tally()))
+
+
+def test_a_bucket_without_credentials_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    here = {"client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}, "skip_instance_cache": True}
+    with pytest.raises(gs.AuthError, match=r"s3://b/m.gguf: .*no credentials.*NoCredentialsError.*\{'anon': True\}"):
+        gs.open("s3://b/m.gguf", options=FAST, storage_options=here)
 
 
 # Tensors

@@ -21,7 +21,7 @@ from ggufslice.errors import (
     SourceError,
 )
 from ggufslice.io.address import redacted
-from ggufslice.io.retry import Persistence, Retry, persist
+from ggufslice.io.retry import Persistence, Retry, names_no_host, persist
 from ggufslice.spans import SourceRef
 
 if TYPE_CHECKING:
@@ -35,6 +35,14 @@ __all__ = ["FilesystemSource"]
 # What backends call the thing that changes when a file does; times only where there is no better one.
 _MARKS = ("etag", "e_tag", "md5", "md5hash", "generation", "versionid", "ukey")
 _TIMES = ("mtime", "lastmodified", "last_modified", "updated", "created")
+# What the libraries of object stores raise where there are no credentials, or none that serve: told by name, since they
+# aren't imported here. Of botocore, google-auth and azure-core.
+_NO_CREDENTIALS = frozenset(
+    {
+        *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "NoAuthTokenError", "SSOError"),
+        *("ProfileNotFound", "DefaultCredentialsError", "RefreshError", "ClientAuthenticationError"),
+    }
+)
 
 
 @attrs.define(eq=False)
@@ -139,17 +147,26 @@ class FilesystemSource:
             return await asyncio.to_thread(getattr(files, method), path, **arguments)
         except (GGUFSliceError, Retry):
             raise
-        except FileNotFoundError:
-            raise SourceError(f"{self.ref.display}: there is no such file") from None
-        except PermissionError as error:
-            raise AuthError(
-                f"{self.ref.display}: the backend refuses to read it{self._said(error)}; give it credentials with "
-                "storage_options="
-            ) from None
-        except (NotImplementedError, ValueError, TypeError, IsADirectoryError) as error:
-            raise SourceError(f"{self.ref.display} can't be read{self._said(error)}") from None
         except Exception as error:  # noqa: BLE001 - backends raise whatever their libraries do
-            raise Retry(f"the backend failed{self._said(error)}") from None
+            raise self._judged(error) from None
+
+    def _judged(self, error: Exception) -> Exception:
+        """Return what a backend's error means: most may pass, but not those that would be the same again."""
+        what, said = self.ref.display, self._said(error)
+        if names_no_host(error):  # some backends call this a file that isn't there
+            return SourceError(f"{what}: no host of that name is known{said}; check the address")
+        if isinstance(error, FileNotFoundError):
+            return SourceError(f"{what}: there is no such file")
+        if isinstance(error, PermissionError):
+            return AuthError(f"{what}: the backend refuses to read it{said}; give it credentials with storage_options=")
+        if not _NO_CREDENTIALS.isdisjoint(kind.__name__ for kind in type(error).__mro__):
+            return AuthError(
+                f"{what}: the backend has no credentials that serve{said}; give it some where its package looks for them, "
+                "such as environment variables, or with storage_options= ({'anon': True} for a public bucket of S3)"
+            )
+        if isinstance(error, (NotImplementedError, ValueError, TypeError, IsADirectoryError)):
+            return SourceError(f"{what} can't be read{said}")
+        return Retry(f"the backend failed{said}")
 
     def _said(self, error: Exception) -> str:
         secrets = {str(i): text for i, text in enumerate(_texts(self._access.storage_options))}

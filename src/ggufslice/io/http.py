@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import platform
-import socket
 import time
 from contextlib import suppress
 from importlib.metadata import version
@@ -17,7 +16,7 @@ from yarl import URL
 from ggufslice.errors import AuthError, RangeNotSupportedError, SourceChangedError, SourceError, redact_url
 from ggufslice.io.address import basic_auth, escaped, follow, lifetime, origin_of, redacted, without_userinfo
 from ggufslice.io.reply import RETRIED, Part, check_reply
-from ggufslice.io.retry import Retry
+from ggufslice.io.retry import Retry, names_no_host
 from ggufslice.io.sessions import session_for
 
 if TYPE_CHECKING:
@@ -374,8 +373,7 @@ async def send(
     except (aiohttp.ClientSSLError, aiohttp.InvalidURL, ValueError, TypeError) as error:
         raise SourceError(f"{redact_url(url)}: {_why(error)}") from None
     except (aiohttp.ClientError, OSError) as error:
-        cause = getattr(error, "os_error", error)
-        if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
+        if names_no_host(error):
             raise SourceError(f"{redact_url(url)}: no host of that name is known; check the address") from None
         raise Retry(f"{origin}: {_why(error)}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ggufslice.io.sources import Source
     from ggufslice.io.tally import Tally
 
-__all__ = ["Persistence", "Retry", "fetch", "persist", "stream_span"]
+__all__ = ["Persistence", "Retry", "fetch", "names_no_host", "persist", "stream_span"]
 
 T = TypeVar("T")
 
@@ -59,6 +60,15 @@ class Retry(Exception):  # noqa: N818 - a signal between a source and its caller
         self.after = after
         self.status = status
         self.error = error
+
+
+def names_no_host(error: BaseException | None) -> bool:
+    """Whether this came of a name that no host has, which another attempt won't change."""
+    while error is not None:
+        if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class Persistence:
