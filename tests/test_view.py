@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from ggufslice.errors import MetadataKeyError, TensorNotFoundError, UnsupportedCutError
+from _views import opened
+from ggufslice.errors import FormatError, MetadataKeyError, TensorNotFoundError, UnsupportedCutError
 from ggufslice.spans import Literal, SourceRef, Span
 from ggufslice.tensor import decode
 from ggufslice.tensor_types import TensorType
+from ggufslice.testing import TensorSpec, Typed, build_gguf
 from ggufslice.values import Record
 from ggufslice.view import GGUF, Metadata, Tensor
 
@@ -215,3 +217,20 @@ def test_pipe_takes_any_callable_and_records_a_foreign_one() -> None:
     assert cut.lineage.ops == ('"custom:test_view.rename"',) * 2
     with pytest.raises(TypeError, match="returned int"):
         model().pipe(len)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("block_count", Typed(1 << 31, "u32")),
+        ("block_count", Typed(-3, "i32")),
+        ("block_count", Typed(1.5, "f32")),
+        ("nextn_predict_layers", "two"),
+        ("expert_count", Typed([4], "arr", "u32")),
+        ("expert_used_count", True),
+    ],
+)
+def test_counts_that_can_not_be_are_refused_before_anything_is_counted(key: str, value: Any) -> None:
+    view = opened(build_gguf({"general.architecture": "llama", f"llama.{key}": value}, [TensorSpec("a", (8,))]))
+    with pytest.raises(FormatError, match=rf"model\.gguf: llama\.{key} is .*, not a whole number from 0 to 65536"):
+        _ = (view.block_count, view.nextn_count, view.expert_count, view.expert_used_count)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import attrs
 
-from ggufslice.errors import TensorNotFoundError
+from ggufslice.errors import FormatError, TensorNotFoundError
 from ggufslice.header import DEFAULT_ALIGNMENT
 from ggufslice.metadata import Metadata
 from ggufslice.tensor import Tensor
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["GGUF", "Lineage", "Metadata", "Tensor", "source_name"]
 
 _T = TypeVar("_T")
+_MAX_COUNT = 1 << 16  # of layers and experts: above what any model has, and a list of so many costs nothing
 
 
 @attrs.frozen
@@ -155,26 +156,35 @@ class GGUF(Mapping[str, Tensor]):
         """Return the value of an architecture's key, such as ``block_count``, or the default."""
         return self.metadata.get(self.key(suffix), default)
 
+    def _count(self, suffix: str) -> int:
+        value = self.hparam(suffix, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_COUNT:
+            raise FormatError(
+                f"{source_name(self)}: {self.key(suffix)} is {value!r} ({self.metadata.type(self.key(suffix))}), not a "
+                f"whole number from 0 to {_MAX_COUNT}"
+            )
+        return value
+
     @property
     def block_count(self) -> int:
         """Blocks, MTP blocks at the tail included: ``{arch}.block_count``, 0 where it isn't there."""
-        return int(self.hparam("block_count", 0))
+        return self._count("block_count")
 
     @property
     def nextn_count(self) -> int:
         """MTP blocks at the tail: ``{arch}.nextn_predict_layers``."""
-        return int(self.hparam("nextn_predict_layers", 0))
+        return self._count("nextn_predict_layers")
 
     @property
     def expert_count(self) -> int:
         """Routed experts of each MoE layer: ``{arch}.expert_count``, 0 where it isn't there."""
-        return int(self.hparam("expert_count", 0))
+        return self._count("expert_count")
 
     @property
     def expert_used_count(self) -> int | list[int]:
         """Experts that a token goes through: ``{arch}.expert_used_count``; a list where it differs by layer."""
         used = self.hparam("expert_used_count", 0)
-        return used if isinstance(used, list) else int(used)
+        return used if isinstance(used, list) else self._count("expert_used_count")
 
     @property
     def n_params(self) -> int:
