@@ -209,7 +209,12 @@ def fixed(version: int, tensors: int, records: int) -> bytes:
 
 
 HOSTILE = [
-    Hostile("empty", b"", "truncated", by_size=True),
+    Hostile("empty", b"", "not a GGUF: it is empty", by_size=True),
+    Hostile("three bytes", b"GGU", "not a GGUF: it is only 3 bytes long", by_size=True),
+    Hostile("short text", b"hello", "not a GGUF: it starts with b'hell'"),
+    Hostile(
+        "a magic alone", b"GGUF", "the fixed part would end at byte 24, but the file has 4: it is truncated", by_size=True
+    ),
     Hostile("text", b"<html>not found</html>   ", "not a GGUF"),
     Hostile("version 1", fixed(1, 0, 0), "version 1"),
     Hostile("version 4", fixed(4, 0, 0), "version 4 is not known"),

@@ -182,7 +182,7 @@ def test_names_that_are_no_raw_pieces(name: str) -> None:
             "byte order",
         ),
         (b"GGML" + bytes(100), "not a GGUF"),
-        (b"", "truncated"),
+        (b"", "2-of-00002.gguf: not a GGUF: it is empty"),
     ],
 )
 def test_one_clear_error(tmp_path: Path, second: bytes, says: str) -> None:

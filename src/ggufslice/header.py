@@ -190,8 +190,9 @@ class HeaderParser:
         return struct.unpack_from(self._order + fmt, self._buffer, at)
 
     def _parse(self) -> Generator[int, None, Header]:
+        yield from self._magic()
         yield from self._need(24, "the fixed part")
-        version = self._start()
+        version = self._version()
         n_tensors, n_records = self._unpack("QQ", 8)
         at = 24
         self._room(at, n_records, _MIN_RECORD, f"{n_records} metadata records")
@@ -226,10 +227,15 @@ class HeaderParser:
             at,
         )
 
-    def _start(self) -> int:
+    def _magic(self) -> Generator[int]:
+        if self._size is not None and self._size < 4:
+            raise self._fail(f"not a GGUF: it is {'empty' if self._size == 0 else f'only {self._size} bytes long'}")
+        yield from self._need(4, "the magic")
         magic = bytes(self._buffer[:4])
         if magic != b"GGUF":
             raise self._fail(f"not a GGUF: it starts with {magic!r}, not with b'GGUF'{_OTHERS.get(magic, '')}")
+
+    def _version(self) -> int:
         version = struct.unpack_from("<I", self._buffer, 4)[0]
         if version & 0xFFFF == 0:
             self._order = ">"
