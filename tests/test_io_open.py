@@ -12,6 +12,7 @@ import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import attrs
 import fsspec
@@ -314,6 +315,8 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    # What it holds belongs to the process: an earlier server's buckets would still be there.
+    urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
     yield {"client_kwargs": {"endpoint_url": f"http://{host}:{port}"}, "skip_instance_cache": True}
     server.stop()
 
