@@ -222,7 +222,10 @@ def test_usage_errors_end_with_2_and_name_the_option(run: Run, model: Path, argu
         (("receipt", "nowhere.gguf"), "nowhere.gguf"),
         (("plan", "SRC", "--layers", "3-9"), "layer"),
         (("plan", "SRC", "--experts", "9"), "8 experts"),
-        (("plan", "SRC", "--experts", "@nowhere.json"), "nowhere.json"),
+        (
+            ("plan", "SRC", "--experts", "@nowhere.json"),
+            "nowhere.json: the plan of experts can't be read (No such file or directory); expected",
+        ),
         (("plan", "SRC", "--remove", "general.nam"), "did you mean 'general.name'"),
         (("plan", "SRC", "--keep-tensors", "nothing"), "nothing"),
         (("build", "SRC", "nowhere/out.gguf"), "nowhere"),

@@ -589,9 +589,9 @@ def test_images_are_told_about() -> None:
 @pytest.mark.parametrize(
     ("kept", "hints"),
     [
-        ([0, 1, 2, 4, 5, 6, 7], ["keep layer 3 too", "whole periods of 4: layers 4-7"]),
+        ([0, 1, 2, 4, 5, 6, 7], ["keep layer 3 too", "keep whole periods of 4, layers 4-7"]),
         ([0, 1, 3], ["keep layer 2 too"]),
-        ([2, 3, 4, 5, 6, 7, 8, 9, 10, 11], ["whole periods of 4: layers 4-11"]),
+        ([2, 3, 4, 5, 6, 7, 8, 9, 10, 11], ["keep whole periods of 4, layers 4-11"]),
     ],
 )
 def test_a_refusal_names_cuts_that_work(kept: Keep, hints: list[str]) -> None:
@@ -611,5 +611,5 @@ def test_layers_that_would_change_can_go_too() -> None:
 def test_hints_are_sound() -> None:
     """The first ones of too few layers: the hint names the next number that is enough."""
     finding = next(f for f in check(ops.keep_layers(3)(model("qwen3next"))) if f.refuse)
-    assert finding.hint.startswith("these would work: the first 4 layers")
+    assert finding.hint.startswith("these would work: keep the first 4 layers")
     assert refusals(ops.keep_layers(4)(model("qwen3next"))) == []

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 import ggufslice as gs
-from ggufslice import FormatError, SourceError
+from ggufslice import FormatError, SourceError, cli
 from ggufslice.header import HeaderParser
 from ggufslice.lockfile import Lock
 from ggufslice.testing import RangeServer, TensorSpec, build_gguf, split_gguf, synthetic
@@ -93,6 +93,19 @@ def test_an_open_source_or_the_first_of_shards_behind_http(tmp_path: Path) -> No
             model.pipe(*OPS).write(tmp_path / "cut.gguf")
             assert verify(tmp_path / "cut.gguf", source=model, full=True).ok
         assert verify(tmp_path / "cut.gguf", full=True).ok, "the address is in the file"
+
+
+def test_a_cut_that_is_not_local(cut: Path, source: Path) -> None:
+    with RangeServer({"cut.gguf": cut.read_bytes()}) as server:
+        url = server.url("cut.gguf")
+        found = verify(f"{url}?token=s3cret", source=source, full=True)
+        assert found.ok
+        assert found.path == url
+        assert cli.main(["verify", url, "--source", str(source)]) == 0
+        with pytest.raises(SourceError, match=rf"{url} was cut from a local file tiny\.gguf: say where it is .*--source"):
+            verify(url)
+        with pytest.raises(SourceError, match="only a local file is compared with a lock"):
+            verify(url, lock=cut.with_suffix(".lock"))
 
 
 def test_a_cut_of_a_cut_against_its_parent_and_against_the_first_model(cut: Path, source: Path) -> None:

@@ -7,6 +7,7 @@ tensor bytes are read again and compared. Against a lock, checksums are compared
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import secrets
 from itertools import zip_longest
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ggufslice.errors import FormatError, SourceError
+from ggufslice.errors import FormatError, SourceError, redact_url
 from ggufslice.io.layout import lay_out
 from ggufslice.io.open import open as open_model
 from ggufslice.io.read import read_pieces
@@ -75,7 +76,7 @@ class Verification:
     Parameters
     ----------
     path
-        The file.
+        The name of the file; its redacted URL where it isn't local.
     against
         The source or the lock.
     method
@@ -145,12 +146,12 @@ def verify(
     Parameters
     ----------
     path
-        The cut: a file that `GGUF.write` made.
+        The cut: a path or URL of a file that `GGUF.write` made.
     source
         Where its source is; None takes the address that the file states, and of a local source looks for its name beside the
         cut.
     lock
-        A lock: then checksums are compared, and no source is opened.
+        A lock: then the checksums of a local file are compared, and no source is opened.
     sample
         How many chunks of at most 1 MiB to compare, chosen at random.
     full
@@ -163,19 +164,24 @@ def verify(
     FormatError
         Not a cut, one that was quantized since, one whose operations can't be repeated, or a lock that was tampered with.
     SourceError
-        The source can't be read.
+        The source can't be read, or a file that isn't local is to be compared with a lock.
     """
-    path = Path(path)
+    path = os.fspath(path)
+    remote = "://" in path
+    name = redact_url(path)
     if lock is not None:
-        return _against_lock(path, Path(lock))
+        if remote:
+            raise SourceError(f"{name}: only a local file is compared with a lock; fetch it, or compare it with its source")
+        return _against_lock(Path(path), Path(lock))
     with contextlib.ExitStack() as stack:
         cut = stack.enter_context(open_model(path))
-        origin = _origin(cut, path)
+        origin = _origin(cut, name)
         if isinstance(source, GGUF):
             parent = source
         else:
-            parent = stack.enter_context(open_model(_address(origin, path) if source is None else source))
-        expected = _expected(parent, cut, origin, path)
+            folder = None if remote else Path(path).parent
+            parent = stack.enter_context(open_model(_address(origin, name, folder) if source is None else source))
+        expected = _expected(parent, cut, origin, name)
         differences = list(_header_differences(cut, expected))
         compared = 0
         seed = None if full else secrets.randbits(32) if seed is None else seed
@@ -188,7 +194,7 @@ def verify(
             differences += found
         refs = source_refs(parent)
     return Verification(
-        path=path.name,
+        path=name if remote else Path(path).name,
         against=refs[0].display if refs else "a source without tensors",
         method="full" if full else "sample",
         compared_bytes=compared,
@@ -213,44 +219,43 @@ def _against_lock(path: Path, lock_path: Path) -> Verification:
     return Verification(path.name, lock_path.name, "lock", size, lock.size, None, tuple(found))
 
 
-def _origin(cut: GGUF, path: Path) -> Origin:
+def _origin(cut: GGUF, name: str) -> Origin:
     origin = Origin.of(cut)
     if origin is None or not origin.recipe:
-        raise FormatError(f"{path} has no ggufslice.recipe: it is not a cut that ggufslice wrote")
+        raise FormatError(f"{name} has no ggufslice.recipe: it is not a cut that ggufslice wrote")
     if origin.parent.types is not None and not origin.parent.still_holds(cut):
         raise FormatError(
-            f"{path}: its tensors have other types than when it was cut, so it was quantized since and no byte of it is the "
+            f"{name}: its tensors have other types than when it was cut, so it was quantized since and no byte of it is the "
             "source's; verify the cut that it was made of, or that one's lock"
         )
     return origin
 
 
-def _address(origin: Origin, path: Path) -> str | Path:
+def _address(origin: Origin, name: str, folder: Path | None) -> str | Path:
+    """Return where the source is: as stated, or beside a local cut."""
     url = origin.parent.url
     if url is None:
-        raise SourceError(f"{path} doesn't say what it was cut from: name its source (source=, --source)")
+        raise SourceError(f"{name} doesn't say what it was cut from: name its source (source=, --source)")
     if "://" in url:
         return url
-    beside = path.parent / url
-    if not beside.exists():
-        raise SourceError(
-            f"{path} was cut from a local file {url}, which isn't beside it: say where it is (source=, --source)"
-        )
-    return beside
+    if folder is None or not (folder / url).exists():
+        where = "" if folder is None else ", which isn't beside it"
+        raise SourceError(f"{name} was cut from a local file {url}{where}: say where it is (source=, --source)")
+    return folder / url
 
 
-def _expected(parent: GGUF, cut: GGUF, origin: Origin, path: Path) -> GGUF:
+def _expected(parent: GGUF, cut: GGUF, origin: Origin, name: str) -> GGUF:
     """Apply the operations that led from this parent to the cut, and stamp the result as the cut says it was."""
     before = Origin.of(parent)
     done = before.recipe if before else ()
     if origin.recipe[: len(done)] != done:
         raise FormatError(
-            f"{path}: its operations begin with others than the source's own: this source isn't what it was cut from"
+            f"{name}: its operations begin with others than the source's own: this source isn't what it was cut from"
         )
     try:
         ops = ops_of(origin.recipe[len(done) :])
     except ValueError as error:
-        raise FormatError(f"{path}: its operations can't be repeated: {error}") from None
+        raise FormatError(f"{name}: its operations can't be repeated: {error}") from None
     view = stamp(parent.pipe(*ops), forced=origin.forced)
     keys = {_VERSION}
     if cut.metadata.get(PREFIX + "parent.url") != view.metadata.get(PREFIX + "parent.url"):

@@ -259,7 +259,7 @@ def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[str, tupl
     """Yield cuts like this one, nearest first: their sort, their blocks, their description."""
     trunk, tail = [i for i in blocks if i < old.n_trunk], tuple(i for i in blocks if i >= old.n_trunk)
     for sort, count in _counts_near(len(trunk), old.n_trunk) if trunk == list(range(len(trunk))) else ():
-        yield sort, (*range(count), *tail), f"the first {count} layers"
+        yield sort, (*range(count), *tail), f"keep the first {counted(count, 'layer')}"
     for i in range(old.n_trunk):
         if i not in trunk:
             yield "keep", (*sorted([*trunk, i]), *tail), f"keep layer {i} too"
@@ -268,7 +268,7 @@ def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[str, tupl
         for test in (any, all):
             whole = [i for group in groups if test(i in trunk for i in group) for i in group]
             if whole:
-                yield "periods", (*whole, *tail), f"whole periods of {period}: layers {_ranges(whole)}"
+                yield "periods", (*whole, *tail), f"keep whole periods of {period}, layers {_ranges(whole)}"
     for i in trunk[1:] if len(trunk) > 1 else ():
         yield "drop", (*(k for k in trunk if k != i), *tail), f"drop layer {i} too"
     yield from _without_changed(old, blocks)

@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A cut.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A cut; a path or URL.")],
     *,
     source: Annotated[str | None, typer.Option(metavar="SRC", help="Its source, where the file doesn't say it.")] = None,
     lock: Annotated[Path | None, typer.Option(metavar="LOCK", help="Compare checksums with a lock; fetch nothing.")] = None,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ExpertPlan", "is_plan"]
 
+_FORMS = '{"layers": {"1": {"keep": [0, 3]}}}, {"1": [0, 3]}, a list of ids, or JSON lines'
+
 
 def is_plan(value: Mapping[Any, Any]) -> bool:
     """Whether a mapping is a plan as JSON, and not ids by block."""
@@ -149,12 +151,11 @@ class ExpertPlan:
                     raise ValueError("a block is there twice") from None
             plan = cls.of(value)
         except OSError as error:
-            raise SourceError(f"{path}: the plan of experts can't be read: {error.strerror or error}") from None
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise FormatError(
-                f"{path}: not a plan of experts ({error}); expected {{'layers': {{'1': {{'keep': [0, 3]}}}}}}, "
-                "{'1': [0, 3]}, a list of ids, or JSON lines"
+            raise SourceError(
+                f"{path}: the plan of experts can't be read ({error.strerror or error}); expected a file of JSON, {_FORMS}"
             ) from None
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise FormatError(f"{path}: not a plan of experts ({error}); expected {_FORMS}") from None
         plan = plan if n is None else plan.best(n)
         return plan if plan.source else attrs.evolve(plan, source=f"file {Path(path).name}")
 
