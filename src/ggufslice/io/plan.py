@@ -148,7 +148,7 @@ class Plan:
             "tensor_bytes": self.tensor_bytes,
             "files": [file.layout.n_bytes for file in self.files],
             "tensors": len(view),
-            "parameters": view.n_params,
+            "n_params": view.n_params,
             "blocks": {"kept": view.block_count, "of": base.block_count},
             "experts": {"kept": view.expert_count, "of": base.expert_count, "used": view.expert_used_count},
             "fetch": {
