@@ -67,7 +67,6 @@ OK = [
     "weak-etag:after=1",
     "weak-etag",
     "no-etag",
-    "no-etag:after=2",
     "no-etag:modified=no",
     "gzip",
     "cap:n=20000,after=1",
@@ -92,6 +91,8 @@ FAILS = [
     ("new-etag:after=1", gs.SourceChangedError),
     ("new-etag:after=4", gs.SourceChangedError),
     ("swap:after=3", gs.SourceChangedError),
+    ("weak-etag/~swap:after=3", gs.SourceChangedError),
+    ("no-etag:after=3/~swap:after=3", gs.SourceChangedError),
     ("gzip:always=yes,after=1", gs.RangeNotSupportedError),
     ("gzip:always=yes,ranges=no,after=1", gs.RangeNotSupportedError),
     ("ignore-range:after=1", gs.RangeNotSupportedError),
@@ -153,9 +154,9 @@ faults = st.lists(
         ),
         st.builds(
             "{}:after={},times=1".format,
-            st.sampled_from(["overlong", "shift", "new-etag", "ignore-range", "multipart", "gzip:always=yes,times=1"]).map(
-                lambda name: name.partition(":")[0]
-            ),
+            st.sampled_from(
+                ["overlong", "shift", "new-etag", "swap", "ignore-range", "multipart", "gzip:always=yes,times=1"]
+            ).map(lambda name: name.partition(":")[0]),
             st.integers(1, 12),
         ),
     ),

@@ -206,7 +206,17 @@ def test_a_file_without_a_known_size_ends_where_it_ends(server: RangeServer) -> 
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"), [("~new-etag:after=1", "etag"), ("~swap:after=1", "etag"), ("~no-etag/~swap:after=1", "")]
+    ("fault", "says"),
+    [
+        ("~new-etag:after=1", "etag"),
+        ("~swap:after=1", "etag"),
+        ("~weak-etag/~swap:after=1", "etag"),
+        ("~weak-etag:after=1/~swap:after=1", "etag"),
+        ("~weak-etag:times=1/~swap:after=1", "etag"),
+        ("~no-etag:after=1/~swap:after=1", "etag is not stated"),
+        ("~no-etag:times=1/~no-etag:modified=no,after=1/~swap:after=1", "last-modified is not stated"),
+        ("~no-etag/~swap:after=1", ""),
+    ],
 )
 def test_a_file_that_was_replaced_is_noticed(server: RangeServer, fault: str, says: str) -> None:
     source = source_at(server.url(f"{fault}/m.bin"), size=None)
@@ -442,7 +452,7 @@ def test_open_refuses_a_server_without_ranges_at_once(serve: Serve, model: bytes
 
 def test_an_empty_file_is_no_gguf(serve: Serve) -> None:
     server = serve({"m.gguf": b""})
-    with pytest.raises(gs.FormatError, match="truncated"):
+    with pytest.raises(gs.FormatError, match="empty"):
         gs.open(server.url("m.gguf"))
 
 

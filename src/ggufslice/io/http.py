@@ -94,7 +94,8 @@ class HttpSource:
     Parameters
     ----------
     ref
-        Which file. Its validators are a strong ``etag``, or else ``last-modified``.
+        Which file. Its validators are a strong ``etag``, or else ``last-modified``. A weak ETag is compared too, but
+        proves nothing later.
     entry
         How it is reached.
     options
@@ -105,6 +106,7 @@ class HttpSource:
     _entry: Entry = attrs.field(repr=False)
     _options: TransferOptions = attrs.field(repr=False)
     _address: _Address | None = attrs.field(default=None, init=False, repr=False)
+    _weak: str = attrs.field(default="", init=False, repr=False)
     _walking: asyncio.Lock = attrs.field(factory=asyncio.Lock, init=False, repr=False)
 
     @classmethod
@@ -247,11 +249,18 @@ class HttpSource:
         self.ref = attrs.evolve(self.ref, size=int(total) if total.isdecimal() else start)
 
     def _identify(self, headers: Mapping[str, str], total: int | None, *, entry: bool) -> None:  # noqa: ARG002 - for a Hub
-        """Learn which file this is from the first reply, and compare all others with it."""
-        found = _validators(headers)
+        """Learn which file this is from the first reply, and compare all others with it.
+
+        A reply that no longer states what the first one did proves nothing, and counts as changed: RFC 9110, section 15.3.7,
+        wants each partial reply to state what a whole one would.
+        """
         if self.ref.size is None:
-            self.ref = attrs.evolve(self.ref, size=total, validators=self.ref.validators or found)
-        self._compare(found)
+            self.ref = attrs.evolve(self.ref, size=total, validators=self.ref.validators or _validators(headers))
+        etag = _opaque(headers)
+        self._compare({"etag": etag, "last-modified": headers.get("Last-Modified", "")})
+        if self._weak and etag and etag != self._weak:
+            raise self._changed("etag", etag, self._weak)
+        self._weak = self._weak or etag
 
     def _compare(self, found: Mapping[str, str]) -> None:
         """Compare validators that a reply states with those of the file that was opened.
@@ -264,10 +273,13 @@ class HttpSource:
         expected = dict(self.ref.validators)
         for key in expected.keys() & found.keys():
             if expected[key] != found[key]:
-                raise SourceChangedError(
-                    f"{self.ref.display} is not the file that was opened any more: its {key} is {found[key]}, and was "
-                    f"{expected[key]}; open it again"
-                )
+                raise self._changed(key, found[key], expected[key])
+
+    def _changed(self, key: str, found: str, expected: str) -> SourceChangedError:
+        return SourceChangedError(
+            f"{self.ref.display} is not the file that was opened any more: its {key} is {found or 'not stated'}, and was "
+            f"{expected}; open it again"
+        )
 
     async def _refusal(
         self, address: _Address, response: aiohttp.ClientResponse, start: int, stop: int, tally: Tally
@@ -316,10 +328,14 @@ class HttpSource:
 
 def _validators(headers: Mapping[str, str]) -> dict[str, str]:
     """Return what identifies a file for certain: a strong ETag, or else its date."""
-    etag = headers.get("ETag", "")
-    if etag and not etag.startswith("W/"):
-        return {"etag": etag.strip('"')}
+    if (etag := _opaque(headers)) and not headers["ETag"].startswith("W/"):
+        return {"etag": etag}
     return {"last-modified": headers["Last-Modified"]} if "Last-Modified" in headers else {}
+
+
+def _opaque(headers: Mapping[str, str]) -> str:
+    """Return what an ETag compares by, strong or weak; empty where none is stated."""
+    return headers.get("ETag", "").removeprefix("W/").strip('"')
 
 
 async def send(
