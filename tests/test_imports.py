@@ -22,7 +22,7 @@ LAYERS = (
     {"classes"},
     {"arch"},
     {"selection", "layer_selection", "ops"},
-    {"provenance", "claims", "summary", "_render", "receipt"},
+    {"provenance", "claims", "layer_table", "summary", "_render", "receipt"},
     {"io"},
     {"imatrix", "lockfile", "recipe", "verify"},
     {"bench"},

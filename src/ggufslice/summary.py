@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ggufslice import layer_table
 from ggufslice.provenance import Origin, source_refs
 from ggufslice.units import bytes_text, count_text, counted, numbers_text, percent_text
 
@@ -50,15 +51,19 @@ def facts(view: GGUF) -> dict[str, str]:
 
 
 def plain(view: GGUF) -> dict[str, Any]:
-    """Return a model as JSON-able values: metadata, long arrays by length, and tensors in file order."""
+    """Return a model as JSON-able values: layers, metadata, long arrays by length, and tensors in file order."""
+    origin = Origin.of(view)
     return {
         "sources": [{"url": ref.display, "bytes": ref.size, **dict(ref.validators)} for ref in source_refs(view)],
         "architecture": view.architecture,
         "block_count": view.block_count,
+        "kept_layers": origin.kept_layers if origin else None,
+        "source_block_count": origin.source.block_count if origin else None,
         "expert_count": view.expert_count,
         "expert_used_count": view.expert_used_count,
         "n_params": view.n_params,
         "tensor_bytes": view.tensor_bytes,
+        "layers": layer_table.plain(view),
         "metadata": {key: {"type": view.metadata.type(key), "value": _short(view.metadata[key])} for key in view.metadata},
         "tensors": [
             {"name": t.name, "ne": t.ne, "type": t.tensor_type.name, "n_params": t.n_elements, "n_bytes": t.n_bytes}

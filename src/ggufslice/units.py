@@ -77,11 +77,11 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return [(listed[a], listed[b - 1]) for a, b in pairwise(breaks) if b > a]
 
 
-def numbers_text(numbers: Iterable[int]) -> str:
-    """Return a list of numbers as text, neighbours joined: ``[0-11,92]``; long lists are shortened in the middle."""
+def numbers_text(numbers: Iterable[int], most: int = _SHOWN_RUNS) -> str:
+    """Return a list of numbers as text, neighbours joined: ``[0-11,92]``; more than `most` are shortened in the middle."""
     texts = [str(a) if a == b else f"{a}-{b}" for a, b in runs(numbers)]
-    if len(texts) > _SHOWN_RUNS:
-        texts[_SHOWN_RUNS // 2 : -(_SHOWN_RUNS // 2)] = ["..."]
+    if len(texts) > most:
+        texts[most // 2 : -(most // 2)] = ["..."]
     return f"[{','.join(texts)}]"
 
 

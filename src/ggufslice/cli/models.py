@@ -12,6 +12,7 @@ import ggufslice as gs
 from ggufslice.cli.console import note, parsed, progress_bar, result
 from ggufslice.cli.cut import with_cut_options
 from ggufslice.io.sink import shard_paths
+from ggufslice.layer_table import table
 from ggufslice.ops import Op  # noqa: TC001 - the signature is evaluated
 from ggufslice.receipt import Receipt
 from ggufslice.summary import plain
@@ -99,10 +100,10 @@ def receipt(
 
 
 def _details(model: GGUF) -> str:
-    """Return the model in a few lines, its weights by class and type, its metadata."""
+    """Return the model in a few lines, its weights by layer and class, in sum by class and type, its metadata."""
     metadata = model.metadata
     keys = [f"{key} ({metadata.type(key)}) = {_short(metadata[key])}" for key in metadata]
-    return "\n".join([repr(model), "", *Receipt.of(model).table(), "", *keys])
+    return "\n".join([repr(model), "", *table(model), "", *Receipt.of(model).table(), "", *keys])
 
 
 def _short(value: Any, limit: int = 100) -> str:
