@@ -10,6 +10,8 @@ import pytest
 
 from _views import opened
 from ggufslice.arch._experts import check
+from ggufslice.arch._moe import chunks
+from ggufslice.errors import UnsupportedCutError
 from ggufslice.ops import drop_tensors, remove_metadata, select_experts, set_expert_used, set_metadata
 from ggufslice.spans import Literal
 from ggufslice.testing import TensorSpec, build_gguf, synthetic
@@ -206,3 +208,8 @@ def test_an_unknown_architecture_is_cut_by_name_with_a_remark() -> None:
     assert not said.refuse
     assert "the architecture 'somethingnew' is not known here" in said.message
     assert check(view.pipe(set_expert_used(1))) == ()
+
+
+def test_a_chunk_of_absurd_size_costs_nothing() -> None:
+    with pytest.raises(UnsupportedCutError, match="are not all of 0 to 2305843009213693951"):
+        chunks((0, 1), 1 << 61, "block 0")

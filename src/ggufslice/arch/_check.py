@@ -206,7 +206,7 @@ def _remarks(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[Find
                 refuse=False,
             )
     first = old.number("n_deepstack_layers")
-    if blocks[:first] != tuple(range(first)):
+    if first > len(blocks) or blocks[:first] != tuple(range(first)):
         yield Finding(
             f"features of an image are added to the first {first} layers, which are others now: text works, images don't",
             refuse=False,

@@ -194,7 +194,7 @@ def chunks(ids: Sequence[int], per_chunk: int, where: str) -> list[int]:
     for start in range(0, len(ids), per_chunk):
         part = list(ids[start : start + per_chunk])
         chunk = part[0] // per_chunk
-        if sorted(part) != list(range(chunk * per_chunk, (chunk + 1) * per_chunk)):
+        if len(part) < per_chunk or sorted(part) != list(range(chunk * per_chunk, (chunk + 1) * per_chunk)):
             raise UnsupportedCutError(
                 f"{where}: experts share an adjugate expert with {per_chunk - 1} neighbours, but {part} are not all of "
                 f"{chunk * per_chunk} to {(chunk + 1) * per_chunk - 1}; keep whole chunks of {per_chunk}"
