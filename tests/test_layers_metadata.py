@@ -548,15 +548,48 @@ def test_a_change_that_makes_a_layer_something_else(op: Callable[[GGUF], GGUF], 
     assert any(says in text for text in refusals(op(model("gemma2")))), refusals(op(model("gemma2")))
 
 
+def test_a_value_that_a_user_changes_is_not_laid_to_the_number_of_layers() -> None:
+    told = model("deepseek2", keys={"attention.q_lora_rank": 4, "expert_gating_func": 2})
+    changed = ops.set_metadata({"deepseek2.expert_gating_func": 1})(told)
+    assert refusals(changed) == ["expert_gating_func of deepseek2 was 2 for llama.cpp, and is 1"]
+
+
 def test_tensors_that_a_cut_lost() -> None:
     view = keep(model("llama"), [0, 3])
     lost = view.evolve(tensors=[tensor for name, tensor in view.items() if name != "blk.1.ffn_up.weight"])
-    assert "layer 3, now layer 1, has lost the tensor 'blk.ffn_up.weight'" in refusals(lost)[0]
+    assert "layer 3, now layer 1, has lost the tensor 'blk.3.ffn_up.weight'" in refusals(lost)[0]
     norm = view.evolve(tensors=[tensor for name, tensor in view.items() if name != "output_norm.weight"])
     assert "'output_norm.weight' is gone" in refusals(norm)[0]
     renamed = view.evolve(tensors=[attrs.evolve(t, name=n.replace("1.ffn_up", "1.ffn_top")) for n, t in view.items()])
     assert refusals(renamed) == []
     assert "has another name now" in remarks(renamed)[0]
+
+
+def swapped(view: GGUF, one: int, other: int) -> GGUF:
+    """Give the tensors of two layers each other's names."""
+    pairs = {f"blk.{one}.": f"blk.{other}.", f"blk.{other}.": f"blk.{one}."}
+    names = {name: new + name.removeprefix(old) for name in view for old, new in pairs.items() if name.startswith(old)}
+    return ops.rename_tensors(names)(view)
+
+
+def test_a_layer_can_not_move_by_another_name() -> None:
+    """Layer 0 of gpt-oss attends to a window and layer 1 to all, whatever tensors they have."""
+    view = model("gpt-oss")
+    assert "under the number of another layer" in refusals(swapped(view, 0, 1))[0]
+    assert (
+        "tensor 'blk.3.attn_norm.weight' (and 21 more) was 'blk.1.attn_norm.weight'"
+        in refusals(swapped(keep(view, [1, 3, 4, 5]), 0, 3))[0]
+    )
+    # A name that was wrong is put right, and what is put in knowingly is recorded.
+    assert refusals(swapped(swapped(view, 0, 1), 0, 1)) == []
+    assert refusals(ops.graft(swapped(view, 0, 1), r"^blk\.0\.")(view)) == []
+
+
+def test_experts_can_not_move_to_another_layer_by_their_name() -> None:
+    view = opened(build_gguf(*synthetic(layers=3)))
+    router = "blk.{}.ffn_gate_inp.weight".format
+    moved = ops.rename_tensors({router(0): router(1), router(1): router(0)})(ops.select_experts([5, 0])(view))
+    assert "tensor 'blk.1.ffn_gate_inp.weight' (and 1 more) was 'blk.0.ffn_gate_inp.weight'" in refusals(moved)[0]
 
 
 def test_a_view_as_it_was_opened_and_a_fragment_are_not_judged() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,13 @@ from ggufslice.arch._kinds import changes, kind_of, kinds_of, rule_of
 from ggufslice.arch._layers import PER_BLOCK, block_arrays, cut, split_name
 from ggufslice.arch._rules import Block
 from ggufslice.arch._table import ARCHITECTURES
+from ggufslice.spans import Remap, Span
 from ggufslice.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ggufslice.tensor import Tensor
     from ggufslice.view import GGUF
 
 __all__ = ["check_layers", "sound"]
@@ -66,6 +69,7 @@ def check_layers(view: GGUF) -> Iterator[Finding]:
         hint = _hint(old, blocks) if fewer else ""
         yield from (Finding(problem, hint) for problem in problems)
     yield from _tensors(view, new)
+    yield from _moved(view, new)
     if fewer:
         yield from _remarks(old, new, blocks)
 
@@ -86,7 +90,9 @@ def _problems(old: Hparams, new: Hparams, blocks: Sequence[int]) -> Iterator[str
     yield from _changed_kinds(old, new, blocks)
     yield from _changed_arrays(old, new, blocks)
     for name, whole in rule.whole.items():
-        if whole(old) != whole(new):
+        if whole(old) != whole(new) and new.n_trunk == old.n_trunk:
+            yield f"{name} of {new.architecture} was {whole(old)} for llama.cpp, and is {whole(new)}"
+        elif whole(old) != whole(new):
             yield (
                 f"llama.cpp derives {name} of {new.architecture} from the number of layers: with {new.n_trunk} instead of "
                 f"{old.n_trunk} it would be {whole(new)} instead of {whole(old)}"
@@ -169,7 +175,7 @@ def _tensors(view: GGUF, new: Hparams) -> Iterator[Finding]:
     here, base = _by_block(view, new), _by_block(view.base, Hparams.of(view.base))
     for number, origin in enumerate(view.blocks[: new.n_named]):
         have, had = here.get(number, set()), base.get(origin, set())
-        lost = sorted(name for name in had - have if not name.endswith("attn_rel_b.weight"))
+        lost = [name.replace("*", str(origin), 1) for name in sorted(had - have) if not name.endswith("attn_rel_b.weight")]
         if lost and len(have) < len(had):
             yield Finding(f"layer {origin}, now layer {number}, has lost the tensor {lost[0]!r}" + _more(lost))
         elif lost:
@@ -180,18 +186,49 @@ def _tensors(view: GGUF, new: Hparams) -> Iterator[Finding]:
         yield Finding(f"the tensor {lost[0]!r}{_more(lost)} is gone, which the model needs whichever layers are kept")
 
 
-def _more(names: Sequence[str]) -> str:
+def _moved(view: GGUF, new: Hparams) -> Iterator[Finding]:
+    """Yield tensors that a name has put into another layer than the one whose place that layer has."""
+    rule = rule_of(new)
+    owners = sorted((*place, name) for name, tensor in view.base.items() if (place := _start(tensor)))
+    grafted = view.lineage.grafted if view.lineage else {}
+    moved = []
+    for name, tensor in view.items():
+        parts, place = split_name(name, rule), _start(tensor)
+        if not parts or not place or name in grafted or parts[1] >= len(view.blocks):
+            continue
+        nearest = bisect(owners, (*place, "\U0010ffff")) - 1
+        if nearest < 0 or owners[nearest][0] != place[0]:
+            continue
+        owner = split_name(owners[nearest][2], rule)
+        if owner and owner[1] != view.blocks[parts[1]] and owner[2] != "attn_rel_b.weight":
+            moved.append((name, owners[nearest][2]))
+    if moved:
+        name, was = moved[0]
+        yield Finding(
+            f"tensor {name!r}{_more(moved)} was {was!r}: under the number of another layer it would compute something else",
+            "rename within a layer; to put one layer's tensors into another knowingly, graft them",
+        )
+
+
+def _start(tensor: Tensor) -> tuple[str, int] | None:
+    """Return where the first byte of a tensor is read; None for one that is empty or was replaced."""
+    piece = next(iter(tensor.pieces), None)
+    span = piece.span if isinstance(piece, Remap) else piece
+    return (span.source.url, span.start) if isinstance(span, Span) and len(span) else None
+
+
+def _more(names: Sequence[object]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
 def _by_block(view: GGUF, h: Hparams) -> dict[int | None, set[str]]:
-    """Return the names of tensors for each block, without its number; those of no block under None."""
+    """Return the names of tensors for each block, with ``*`` for its number; those of no block under None."""
     rule = rule_of(h)
     out: dict[int | None, set[str]] = {}
     for name in view:
         parts = split_name(name, rule)
         if parts:
-            out.setdefault(parts[1], set()).add(f"{parts[0]}.{parts[2]}")
+            out.setdefault(parts[1], set()).add(f"{parts[0]}.*.{parts[2]}")
         else:
             out.setdefault(None, set()).add(name)
     return out
