@@ -159,6 +159,13 @@ def test_groups_that_limit_no_longer_are_said() -> None:
     ):
         assert "4 groups no longer limit them" in remarks(cut)[0]
     assert remarks(grouped.pipe(select_experts([0, 1, 4, 5]))) == []  # both groups are open: nothing changed
+    # One of each group: a token that may use two groups and uses two experts chooses the same ones, but not one that uses 3.
+    assert remarks(grouped.pipe(select_experts([0, 2, 4, 6]))) == []
+    assert "4 groups no longer limit" in remarks(grouped.pipe(select_experts([0, 2, 4, 6]), set_expert_used(3)))[0]
+    # Whatever else is wrong with a cut made by hand, the check says so.
+    assert any(
+        "no longer limit" in text for text in remarks(grouped.pipe(by_hand, set_metadata({"deepseek2.expert_count": 4})))
+    )
 
 
 def test_llama4_of_128_experts_has_another_attention() -> None:

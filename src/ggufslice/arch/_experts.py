@@ -190,10 +190,19 @@ def _lost_groups(view: GGUF) -> bool:
     base = view.base
     if int(base.hparam(GROUP_KEYS[0], 0)) <= 1 or int(view.hparam(GROUP_KEYS[0], 0)) > 1 or view.lineage is None:
         return False
+    if not view.lineage.experts:
+        return True
     try:
-        return regroup(base, view.lineage.experts) is not None
+        if regroup(base, view.lineage.experts) is not None:
+            return True
     except UnsupportedCutError:
         return True
+    # One expert in each group: the limit was one on how many a token uses.
+    count, most = (int(base.hparam(key, 0)) for key in GROUP_KEYS)
+    size = base.expert_count // count
+    left = {i // size for i in next(iter(view.lineage.experts.values()))}
+    used = view.expert_used_count
+    return len(left) > most and (max(used) if isinstance(used, list) else used) > most
 
 
 def _order(view: GGUF) -> Iterator[Finding]:
