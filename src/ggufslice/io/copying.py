@@ -1,7 +1,9 @@
 """Copying from local files.
 
-Where source and destination lie alike on the grid of blocks, the kernel copies: a file system that can share blocks then
-does so. Elsewhere `copy_file_range` moves page by page, and reading and writing is the faster way (on ext4 by half).
+The kernel copies where that may move no bytes at all, or no more than once: on file systems without a disk of their own
+(network, memory, btrfs: their device has the major number 0), and where source and destination lie alike on the grid of
+blocks, which xfs can share. Elsewhere `copy_file_range` moves page by page, and reading and writing is faster (on ext4 by a
+third; in memory it is slower by a sixth).
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class Copier:
         self._ledger = ledger
         # The kernel shows us no bytes to compute a digest of.
         self._in_kernel = hasattr(os, "copy_file_range") and not ledger.checksums
+        self._grid = _GRID if self._in_kernel and os.major(sink.path.parent.stat().st_dev) else 1
         self._lock = Lock()
         # The system lets one thread at a time write to a file, and the others wait for that in a busy loop.
         self._writing = Lock()
@@ -94,7 +97,7 @@ class Copier:
     def _by_kernel(self, fd: int, start: int, size: int, at: int) -> int:
         """Return how many bytes the kernel copied; 0 where it can't."""
         out, offset = self._sink.place(at)
-        if not self._in_kernel or (start - offset) % _GRID:
+        if not self._in_kernel or (start - offset) % self._grid:
             return 0
         try:
             done = os.copy_file_range(fd, out, size, start, offset)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 _TICK = 0.1  # seconds between two looks at the rate
-_COPIERS = 4  # threads: while one writes, the others read
+_COPIERS = 2  # threads: while one writes, the other reads; a file takes one write at a time
 
 
 @attrs.define
