@@ -182,6 +182,22 @@ def test_a_reply_with_everything_is_not_drained(serve: Serve) -> None:
     assert server.bytes_sent < len(big)
 
 
+def test_not_a_byte_behind_the_range_is_passed_on(server: RangeServer) -> None:
+    source, tally = source_at(server.url("~overlong:by=3,length=no/m.bin")), Tally()
+    passed = 0
+
+    async def stream() -> None:
+        nonlocal passed
+        async for chunk in source.stream(20_000, 80_000, tally):
+            passed += len(chunk)
+
+    with pytest.raises(gs.RangeNotSupportedError, match="more than the bytes"):
+        run(stream())
+    transfer = tally.transfer()
+    assert passed <= 60_000
+    assert passed + transfer.wasted == transfer.received
+
+
 def test_a_200_for_the_whole_file_is_the_whole_file(server: RangeServer) -> None:
     data, _ = read(source_at(server.url("~ignore-range/m.bin")), 0, len(DATA))
 

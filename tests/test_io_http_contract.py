@@ -56,6 +56,9 @@ def test_nothing_but_the_start_of_the_range_that_was_asked_for_is_accepted(
         "bytes -10-29/100",
         "bytes 10-29/1e2",
         "bytes 10-29/20",
+        "bytes 10-30/100",  # a byte too many
+        "bytes 10-99/100",
+        "bytes 9-29/100",
         "bytes 10-9/100",
         "",
     ],

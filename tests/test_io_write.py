@@ -19,8 +19,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import ggufslice as gs
 from _writing import QUICK, check_accounts, leftovers, names, tensors_of
+from ggufslice.io.journal import Claim, Journal, merged
 from ggufslice.io.options import TransferOptions
 from ggufslice.io.plan import Plan, make_plan
+from ggufslice.io.positional import pwrite
 from ggufslice.spans import Literal, Remap, Span
 from ggufslice.testing import TensorSpec, Typed, build_gguf, split_gguf, synthetic, write_shards, write_sparse
 from ggufslice.view import GGUF
@@ -459,6 +461,47 @@ def test_a_resume_asks_only_for_what_is_missing(serve: Serve, out: Path) -> None
     assert watcher.moved + watcher.resumed == watcher.total
 
 
+@pytest.mark.parametrize("local", [False, True], ids=["http", "local"])
+def test_nothing_is_recorded_before_it_is_on_the_disk(
+    serve: Serve, model: Path, out: Path, monkeypatch: pytest.MonkeyPatch, *, local: bool
+) -> None:
+    """A process that is killed can't show this: the system still writes what is in its cache."""
+    landed: set[tuple[int, int]] = set()  # what the system was told
+    synced: set[tuple[int, int]] = set()  # what of that is on the disk
+    recorded = 0
+    append = Journal.append
+
+    def writing(fd: int, data: bytes, offset: int) -> int:
+        written = pwrite(fd, data, offset)
+        landed.add((offset, offset + written))
+        return written
+
+    def syncing(sync: Callable[[int], None], fd: int) -> None:
+        before = set(landed)
+        sync(fd)
+        synced.update(before)
+
+    def appending(journal: Journal, claims: list[Claim], *, complete: bool = False) -> None:
+        nonlocal recorded
+        held = merged(Claim(*interval) for interval in synced)
+        for claim in claims:
+            assert any(start <= claim.start and claim.stop <= stop for start, stop in held), claim
+            recorded += claim.stop - claim.start
+        assert landed <= synced or not complete
+        append(journal, claims, complete=complete)
+
+    monkeypatch.setattr("ggufslice.io.sink.pwrite", writing)
+    monkeypatch.setattr(os, "fdatasync", partial(syncing, getattr(os, "fdatasync", os.fsync)), raising=False)
+    monkeypatch.setattr(os, "fsync", partial(syncing, os.fsync))
+    monkeypatch.delattr(os, "copy_file_range", raising=False)
+    monkeypatch.setattr(Journal, "append", appending)
+    monkeypatch.setattr("ggufslice.io.write._SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("ggufslice.io.engine._TICK", 0.001)
+    source = model if local else serve({"m.gguf": FILE}).url("~rate:bytes_per_s=2000000/m.gguf")
+    gs.open(source, options=QUICK).write(out)
+    assert recorded >= sum(map(len, DATA.values()))
+
+
 def test_a_partial_file_is_no_gguf(serve: Serve, out: Path) -> None:
     broken_off(serve, out)
     part = out.with_name("out.gguf.part")
@@ -514,6 +557,20 @@ def test_a_local_source_that_changes_on_the_way_is_noticed(model: Path, out: Pat
     assert not out.exists()
     with pytest.raises(gs.SourceChangedError, match="has changed since"):
         gs.open(model).write(out)
+
+
+def test_a_local_source_that_changes_behind_the_copy_is_noticed(
+    model: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writing(fd: int, data: bytes, offset: int) -> int:
+        os.utime(model, ns=(0, 0))  # after it was opened, and perhaps after it was read
+        return pwrite(fd, data, offset)
+
+    monkeypatch.setattr("ggufslice.io.sink.pwrite", writing)
+    monkeypatch.delattr(os, "copy_file_range", raising=False)
+    with pytest.raises(gs.SourceChangedError, match=r"model\.gguf"):
+        gs.open(model).write(out, jobs=1)
+    assert not out.exists()
 
 
 def test_without_anything_that_identifies_the_source_a_resume_starts_afresh(serve: Serve, out: Path) -> None:
