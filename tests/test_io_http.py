@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -11,9 +12,9 @@ import attrs
 import pytest
 
 import ggufslice as gs
-from ggufslice.io import sessions
+from ggufslice.io import retry, sessions
 from ggufslice.io.loop import run
-from ggufslice.io.retry import fetch, stream_span
+from ggufslice.io.retry import Persistence, Retry, fetch, stream_span
 from ggufslice.io.sources import Access, make_source
 from ggufslice.io.tally import Tally
 from ggufslice.spans import SourceRef
@@ -86,6 +87,8 @@ class Survived:
         Survived("cut-without-length", "~cut:n=10000,times=3,length=no", 4, 3),
         # Five in a row are no end when each brings something.
         Survived("many-cuts", "~cut:n=5000,times=9", 10, 9),
+        # Nor does progress long ago count against a reply that brings nothing.
+        Survived("cuts-then-nothing", "~cut:n=5000,times=6/~cut:n=0,after=6,times=2", 9, 8),
         Survived("nothing-at-first", "~cut:n=0,times=4", 5, 4),
         Survived("capped", "~cap:n=25000", 3, 2),
         Survived("stalled", "~stall:n=7000,times=1", 2, 1),
@@ -295,6 +298,15 @@ def test_a_pause_that_a_server_asks_for_holds_for_all_spans_of_its_origin(server
     assert run(both()) == [DATA[:10], DATA[:10]]
     assert server.requests[0].status == 429
     assert [request.status for request in server.requests[1:]] == [206, 206]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_wait_that_is_asked_for_is_added_to_the_pause(status: int) -> None:
+    origin, tally = f"http://{status}.example", Tally()
+    before = time.monotonic()
+    run(Persistence(origin, "m", FAST, tally).failed(Retry("busy", status=status, after=1.5)))
+    assert retry._pauses[origin] >= before + 1.5
+    assert tally.retries == 1
 
 
 class Silent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import stat
 import subprocess
 import threading
 from collections import Counter
@@ -467,6 +468,7 @@ def test_nothing_is_recorded_before_it_is_on_the_disk(
 ) -> None:
     """A process that is killed can't show this: the system still writes what is in its cache."""
     landed: set[tuple[int, int]] = set()  # what the system was told
+    folders: list[bool] = []  # whether the result had its name when its folder was synced
     synced: set[tuple[int, int]] = set()  # what of that is on the disk
     recorded = 0
     append = Journal.append
@@ -479,7 +481,10 @@ def test_nothing_is_recorded_before_it_is_on_the_disk(
     def syncing(sync: Callable[[int], None], fd: int) -> None:
         before = set(landed)
         sync(fd)
-        synced.update(before)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            folders.append(out.exists())
+        else:
+            synced.update(before)
 
     def appending(journal: Journal, claims: list[Claim], *, complete: bool = False) -> None:
         nonlocal recorded
@@ -500,6 +505,28 @@ def test_nothing_is_recorded_before_it_is_on_the_disk(
     source = model if local else serve({"m.gguf": FILE}).url("~rate:bytes_per_s=2000000/m.gguf")
     gs.open(source, options=QUICK).write(out)
     assert recorded >= sum(map(len, DATA.values()))
+    assert folders == [True]
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        (lambda head: bytes(len(head)), "does not read back as a GGUF"),
+        (lambda head: head.replace(b"Synthetic", b"synthetic"), "does not read back as it was planned"),
+        (lambda head: head.replace(b"output_norm", b"output_form"), "does not read back as it was planned"),
+    ],
+    ids=["all", "a record", "a tensor's name"],
+)
+def test_a_disk_that_lost_the_header_is_noticed(
+    lost: Callable[[bytes], bytes], says: str, model: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writing(fd: int, data: bytes, offset: int) -> int:
+        return pwrite(fd, data if offset else lost(data), offset)
+
+    monkeypatch.setattr("ggufslice.io.sink.pwrite", writing)
+    with pytest.raises(gs.OutputError, match=says):
+        gs.open(model).write(out)
+    assert not out.exists()
 
 
 def test_a_partial_file_is_no_gguf(serve: Serve, out: Path) -> None:
