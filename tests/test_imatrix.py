@@ -10,6 +10,7 @@ import pytest
 from gguf import GGUFReader
 
 import ggufslice as gs
+from ggufslice.bench import Llama, perplexity
 from ggufslice.selection import ExpertPlan
 from ggufslice.testing import RangeServer, TensorSpec, Typed, build_gguf, synthetic
 
@@ -198,22 +199,56 @@ def test_a_model_is_no_matrix_and_another_models_matrix_does_not_fit(path: Path,
         gs.slice_imatrix(path, model.pipe(gs.select_experts(2)))
 
 
-@pytest.mark.models
-@pytest.mark.llama
-def test_llama_quantize_takes_the_cut_matrix_and_not_the_whole(tinymoe: Path, llama: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cut_tinymoe(tinymoe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write tinymoe cut to 8 experts and 3 layers, with its importance matrix beside it; return the folder."""
+    folder = tmp_path_factory.mktemp("cut")
     whole = tinymoe.with_name("tinymoe.imatrix.gguf")
     cut = gs.open(tinymoe).pipe(gs.select_experts(ExpertPlan.from_imatrix(whole, 8)), gs.keep_layers([0, 1, 3]))
-    cut.write(tmp_path / "cut.gguf")
-    gs.slice_imatrix(whole, cut).write(tmp_path / "cut.imatrix.gguf")
+    cut.write(folder / "cut.gguf")
+    gs.slice_imatrix(whole, cut).write(folder / "cut.imatrix.gguf")
+    return folder
 
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=300,
+    )
+
+
+@pytest.mark.models
+@pytest.mark.llama
+@pytest.mark.parametrize("kind", ["IQ1_S", "IQ2_XXS"])
+def test_llama_quantize_takes_the_cut_matrix_and_not_the_whole(
+    cut_tinymoe: Path, tinymoe: Path, llama: Path, tmp_path: Path, kind: str
+) -> None:
     def quantize(imatrix: Path) -> subprocess.CompletedProcess[str]:
-        command = [llama / "llama-quantize", "--imatrix", imatrix, tmp_path / "cut.gguf", tmp_path / "q.gguf"]
-        return subprocess.run(
-            [*map(str, command), "IQ2_XXS"], check=False, capture_output=True, text=True, errors="replace", timeout=300
-        )
+        return run(llama / "llama-quantize", "--imatrix", imatrix, cut_tinymoe / "cut.gguf", tmp_path / "q.gguf", kind)
 
-    done = quantize(tmp_path / "cut.imatrix.gguf")
+    done = quantize(cut_tinymoe / "cut.imatrix.gguf")
     assert done.returncode == 0, done.stderr[-2000:]
     types = {tensor.tensor_type.name for tensor in GGUFReader(tmp_path / "q.gguf").tensors}
-    assert "IQ2_XXS" in types
-    assert quantize(whole).returncode != 0
+    assert kind in types
+    assert quantize(tinymoe.with_name("tinymoe.imatrix.gguf")).returncode != 0
+
+
+@pytest.mark.models
+@pytest.mark.llama
+def test_llama_cpp_measures_the_cut_and_makes_a_matrix_of_it(
+    cut_tinymoe: Path, tinymoe: Path, llama: Path, tmp_path: Path
+) -> None:
+    text = tinymoe.with_name("heldout.txt")
+    model = cut_tinymoe / "cut.gguf"
+    measured = perplexity(model, text, ctx=256, chunks=2, ngl=0, llama=Llama(llama))
+    assert measured.value is not None
+    assert 1 < measured.value < 4096  # better than a guess among all tokens
+    done = run(llama / "llama-imatrix", "-m", model, "-f", text, "-o", tmp_path / "own.gguf", "--chunks", 2, "-c", 256)
+    assert done.returncode == 0, done.stderr[-2000:]
+    own, sliced = gs.open(tmp_path / "own.gguf"), gs.open(cut_tinymoe / "cut.imatrix.gguf")
+    assert {(t.name, t.ne) for t in sliced.values()} <= {(t.name, t.ne) for t in own.values()}
