@@ -33,7 +33,7 @@ def sample(**changes: Any) -> Sample:
 
 
 MACHINE = Machine(
-    host="spark5",
+    host="example-host",
     system="Linux 6.11 aarch64",
     cpu="Cortex-X925",
     cpu_count=20,

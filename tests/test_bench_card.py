@@ -60,7 +60,7 @@ def test_everything_that_was_measured_is_on_it() -> None:
         "PASS",
     ):
         assert expected in shown, expected
-    assert any(line.startswith("spark5: CUDA0: NVIDIA GB10") and "128 GiB unified" in line for line in shown)
+    assert any(line.startswith("example-host: CUDA0: NVIDIA GB10") and "128 GiB unified" in line for line in shown)
     assert any("llama.cpp 0.6.0 (build 11434, commit abcdef0) on CUDA" in line for line in shown)
 
 

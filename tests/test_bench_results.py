@@ -152,7 +152,7 @@ def test_text_has_a_row_for_each_rung_and_says_what_was_not_measured() -> None:
     assert "11.27 ± 0.9%" in lines[3]
     assert lines[4].count("not measured") == 4
     assert lines[4].endswith("NOT MEASURED")
-    assert any(line.startswith("machine: spark5, CUDA0: NVIDIA GB10") for line in lines)
+    assert any(line.startswith("machine: example-host, CUDA0: NVIDIA GB10") for line in lines)
 
 
 def test_a_wide_spread_is_remarked_on() -> None:
