@@ -572,6 +572,13 @@ def swapped(view: GGUF, one: int, other: int) -> GGUF:
     return ops.rename_tensors(names)(view)
 
 
+@pytest.mark.parametrize("architecture", ["gemma3", "laguna", "lfm2", "mellum", "modern-bert", "olmo2", "plamo3"])
+def test_without_a_window_its_pattern_does_not_matter(architecture: str) -> None:
+    view = model(architecture)
+    assert changed(view, keep(view, [1, 2, 6])) == {}
+    assert refusals(keep(view, [1, 2, 6])) == []
+
+
 def test_a_layer_can_not_move_by_another_name() -> None:
     """Layer 0 of gpt-oss attends to a window and layer 1 to all, whatever tensors they have."""
     view = model("gpt-oss")
