@@ -600,6 +600,23 @@ def test_a_local_source_that_changes_behind_the_copy_is_noticed(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(FILE[:-500], rf"has {len(FILE) - 500} bytes.* had {len(FILE)} bytes"), (FILE[::-1], "created .* had .* created")],
+    ids=["shorter", "as long"],
+)
+def test_a_file_of_a_backend_that_changes_after_a_look_at_it_is_noticed(content: bytes, says: str, out: Path) -> None:
+    memory: Any = MemoryFileSystem
+    files = memory()
+    files.pipe_file("/changing/m.gguf", FILE)
+    view = gs.open("memory://changing/m.gguf", options=QUICK)
+    view["output_norm.weight"].numpy()
+    files.pipe_file("/changing/m.gguf", content)
+    with pytest.raises(gs.SourceChangedError, match=says):
+        view.write(out)
+    assert not out.exists()
+
+
 def test_without_anything_that_identifies_the_source_a_resume_starts_afresh(serve: Serve, out: Path) -> None:
     _, url, options = broken_off(serve, out, "~no-etag:modified=no/")
     watcher = Watcher()

@@ -88,6 +88,7 @@ class FilesystemSource:
             if data:
                 yield data
             if len(data) < end - start:
+                await self.confirm(tally)  # it may be shorter by now, which no other attempt changes
                 raise Retry(f"the backend returned {len(data)} of {end - start} bytes", event="short")
             start = end
 
@@ -104,9 +105,9 @@ class FilesystemSource:
         if self.ref.size is None:
             self.ref = SourceRef(self.ref.url, int(size), validators)
         if (int(size), validators) != (self.ref.size, dict(self.ref.validators)):
+            now, then = _text(size, validators), _text(self.ref.size, dict(self.ref.validators))
             raise SourceChangedError(
-                f"{self.ref.display} is not the file that was opened any more (it has {size} bytes, and had "
-                f"{self.ref.size}): open it again"
+                f"{self.ref.display} is not the file that was opened any more (it has {now}, and had {then}): open it again"
             )
         self._confirmed = True
 
@@ -181,6 +182,10 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict):
         for inner in value.values():
             yield from _texts(inner)
+
+
+def _text(size: int | None, validators: dict[str, str]) -> str:
+    return ", ".join([f"{size} bytes", *(f"{key} {value}" for key, value in sorted(validators.items()))])
 
 
 def _validators(info: dict[str, Any]) -> dict[str, str]:
