@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 import ggufslice as gs
-from ggufslice.io.hub import HubPath, HubSource, endpoint_of, token_of
+from ggufslice.io.hub import HubPath, HubSource, _call, endpoint_of, token_of
 from ggufslice.io.loop import run
 from ggufslice.io.retry import fetch
 from ggufslice.io.sources import Access, source_of
@@ -342,6 +342,20 @@ def test_a_pickled_view_reads_with_the_token_of_the_environment(
     monkeypatch.setattr("ggufslice.io.sources._sources", {})
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert view[str(TENSORS[0].name)].read() == TENSORS[0].tobytes()
+
+
+def test_a_list_that_goes_on_elsewhere_is_not_followed() -> None:
+    """The next page is asked for with the token."""
+    access = Access(token=TOKEN, endpoint="http://127.0.0.1:1", options=FAST)
+    with pytest.raises(gs.SourceError, match=r"goes on at another origin \(http://127.0.0.1:2\)"):
+        run(_call("http://127.0.0.1:2/api/models/org/model/tree/main", HubPath("org/model"), access, Tally()))
+
+
+def test_another_size_at_a_later_resolve_is_another_file() -> None:
+    source = HubSource.of(SourceRef("hf://org/model@main/m.gguf", 1000), Access(token=False, options=FAST))
+    source._resolved({"X-Linked-Size": "1000"})
+    with pytest.raises(gs.SourceChangedError, match="has 1001 bytes, but had 1000"):
+        source._resolved({"X-Linked-Size": "1001"})
 
 
 def test_a_mirror_that_passes_on_redirects_of_its_original_is_asked_itself() -> None:

@@ -554,6 +554,12 @@ def test_a_value_that_a_user_changes_is_not_laid_to_the_number_of_layers() -> No
     assert refusals(changed) == ["expert_gating_func of deepseek2 was 2 for llama.cpp, and is 1"]
 
 
+def test_attention_in_chunks_can_not_be_switched_off() -> None:
+    """Only a window of 0 that is written down does that (llama.cpp b11434, src/models/llama4.cpp:8)."""
+    off = ops.set_metadata({"llama4.attention.sliding_window": 0}, types={"llama4.attention.sliding_window": "u32"})
+    assert "attention in chunks of llama4 was True for llama.cpp, and is False" in refusals(off(model("llama4")))
+
+
 def test_tensors_that_a_cut_lost() -> None:
     view = keep(model("llama"), [0, 3])
     lost = view.evolve(tensors=[tensor for name, tensor in view.items() if name != "blk.1.ffn_up.weight"])
