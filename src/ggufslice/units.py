@@ -21,6 +21,7 @@ __all__ = [
     "parse_count",
     "parse_numbers",
     "percent_text",
+    "ranges_text",
     "runs",
 ]
 
@@ -77,9 +78,18 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return [(listed[a], listed[b - 1]) for a, b in pairwise(breaks) if b > a]
 
 
+def _each(numbers: Iterable[int]) -> list[str]:
+    return [str(a) if a == b else f"{a}-{b}" for a, b in runs(numbers)]
+
+
+def ranges_text(numbers: Iterable[int]) -> str:
+    """Return numbers in ascending order as words of a message, neighbours joined: ``0-11, 92``."""
+    return ", ".join(_each(sorted(numbers)))
+
+
 def numbers_text(numbers: Iterable[int], most: int = _SHOWN_RUNS) -> str:
     """Return a list of numbers as text, neighbours joined: ``[0-11,92]``; more than `most` are shortened in the middle."""
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in runs(numbers)]
+    texts = _each(numbers)
     if len(texts) > most:
         texts[most // 2 : -(most // 2)] = ["..."]
     return f"[{','.join(texts)}]"

@@ -13,10 +13,10 @@ from ggufslice.arch._layers import PER_BLOCK, block_arrays, cut, split_name
 from ggufslice.arch._rules import Block
 from ggufslice.arch._table import ARCHITECTURES
 from ggufslice.spans import Remap, Span
-from ggufslice.units import counted
+from ggufslice.units import counted, ranges_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ggufslice.tensor import Tensor
     from ggufslice.view import GGUF
@@ -305,7 +305,7 @@ def _neighbours(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[str, tupl
         for test in (any, all):
             whole = [i for group in groups if test(i in trunk for i in group) for i in group]
             if whole:
-                yield "periods", (*whole, *tail), f"keep whole periods of {period}, layers {_ranges(whole)}"
+                yield "periods", (*whole, *tail), f"keep whole periods of {period}, layers {ranges_text(whole)}"
     for i in trunk[1:] if len(trunk) > 1 else ():
         yield "drop", (*(k for k in trunk if k != i), *tail), f"drop layer {i} too"
     yield from _without_changed(old, blocks)
@@ -317,7 +317,7 @@ def _without_changed(old: Hparams, blocks: Sequence[int]) -> Iterator[tuple[str,
     while bad := {kept[number] for _, number, _, _ in changes(old, cut(old, kept), kept)}:
         kept = tuple(i for i in kept if i not in bad)
     if kept:
-        yield "drop", kept, f"drop layers {_ranges(i for i in blocks if i not in kept)} too"
+        yield "drop", kept, f"drop layers {ranges_text(i for i in blocks if i not in kept)} too"
 
 
 def _counts_near(count: int, most: int) -> Iterator[tuple[str, int]]:
@@ -331,14 +331,3 @@ def _period(h: Hparams) -> int:
     periods = (p for p in range(1, h.n_trunk // 2 + 1) if kinds[p:-p] == kinds[2 * p :])
     period = next(periods, 0)
     return period if period > 1 else 0
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Write ascending numbers as ranges, such as ``0-3, 8``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

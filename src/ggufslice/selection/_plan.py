@@ -13,6 +13,7 @@ import numpy as np
 from ggufslice.errors import FormatError, SourceError, UnsupportedCutError
 from ggufslice.selection._imatrix import WAYS, scores
 from ggufslice.selection._rules import Rule, expert_ids, positive, whole
+from ggufslice.units import ranges_text
 from ggufslice.view import GGUF, source_name
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ class ExpertPlan:
         for block in self.keep:
             if block not in experts:
                 raise UnsupportedCutError(
-                    f"block {block} has no routed experts to choose from; those with experts are {_ranges(experts)}"
+                    f"block {block} has no routed experts to choose from; those with experts are {ranges_text(experts)}"
                 )
         ids: dict[int, tuple[int, ...]] = {}
         by_rule: list[int] = []
@@ -285,8 +286,8 @@ class ExpertPlan:
         if missing:
             are_mtp = " (MTP blocks are cut too: their experts share the count)" if set(missing) & set(mtp) else ""
             raise UnsupportedCutError(
-                f"the plan says nothing of the experts of block{_s(missing)} {_ranges(missing)}{are_mtp}; name all of "
-                f"{_ranges(experts)}"
+                f"the plan says nothing of the experts of block{_s(missing)} {ranges_text(missing)}{are_mtp}; name all of "
+                f"{ranges_text(experts)}"
             )
         for block, chosen in ids.items():
             if max(chosen) >= experts[block]:
@@ -296,7 +297,7 @@ class ExpertPlan:
         _same_count(ids)
         notes: tuple[str, ...] = ()
         if self.keep and by_rule and self.rule:
-            which = f"MTP block{_s(by_rule)} {_ranges(by_rule)}"
+            which = f"MTP block{_s(by_rule)} {ranges_text(by_rule)}"
             notes = (f"experts of {which} were not counted: kept the {self.rule.kind} {self.rule.n}",)
         return ids, notes
 
@@ -306,7 +307,7 @@ def _same_count(ids: Mapping[int, Sequence[int]]) -> None:
     for block, chosen in ids.items():
         by_count.setdefault(len(chosen), []).append(block)
     if len(by_count) > 1:
-        said = "; ".join(f"{count} in block{_s(blocks)} {_ranges(blocks)}" for count, blocks in by_count.items())
+        said = "; ".join(f"{count} in block{_s(blocks)} {ranges_text(blocks)}" for count, blocks in by_count.items())
         raise UnsupportedCutError(
             f"blocks keep different numbers of experts ({said}), but expert_count is one number for the whole model"
         )
@@ -314,14 +315,3 @@ def _same_count(ids: Mapping[int, Sequence[int]]) -> None:
 
 def _s(items: Collection[int]) -> str:
     return "" if len(items) == 1 else "s"
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Write numbers as ``0-3, 7``."""
-    runs: list[list[int]] = []
-    for i in sorted(numbers):
-        if runs and i == runs[-1][1] + 1:
-            runs[-1][1] = i
-        else:
-            runs.append([i, i])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
