@@ -25,7 +25,7 @@ EXPERTS = 64
 OURS = """
 import json, resource, sys, time
 import ggufslice as gs
-import ggufslice.io.open, ggufslice.io.write, ggufslice.io.http, gguf  # modules are loaded once, whatever is cut
+import ggufslice.ops, ggufslice.io.open, ggufslice.io.write, ggufslice.io.http, gguf  # modules are loaded once, whatever is cut
 def peak():  # not getrusage, which starts from the parent's
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) << 10

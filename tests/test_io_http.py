@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,21 @@ def test_each_request_is_a_ranged_get_for_the_bytes_as_they_are(server: RangeSer
     assert request.headers["user-agent"].startswith("ggufslice/")
     assert not {"cookie", "authorization", "if-match"} & set(request.headers)
     assert (tally.requests, tally.retries, tally.transfer().received) == (1, 0, 20)
+
+
+def test_a_connection_may_bring_more_at_a_time_than_the_loop_asks_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Spy(socket.socket):
+        def recv(self, size: int, flags: int = 0) -> bytes:
+            asked.append(size)
+            return super().recv(size, flags)
+
+    monkeypatch.setattr("socket.socket", Spy)
+    data = DATA * 40  # more than aiohttp takes in before it is read
+    source = source_at(serve({"m.bin": data}).url("m.bin"), size=len(data))
+    assert read(source, 0, len(data))[0] == data
+    assert max(asked) == sessions.RECEIVED
 
 
 def test_connections_are_used_again(server: RangeServer) -> None:

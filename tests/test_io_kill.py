@@ -16,6 +16,7 @@ import pytest
 
 import ggufslice as gs
 from _writing import QUICK, check_accounts, leftovers
+from ggufslice.io.allocation import in_memory
 from ggufslice.io.journal import Journal, merged
 from ggufslice.io.plan import Plan, make_plan
 from ggufslice.io.progress import Silent
@@ -122,15 +123,11 @@ def test_a_disk_without_room_is_refused_before_anything_is_fetched(serve: Serve,
     assert (small_disk / "out.gguf").read_bytes() == FILE
 
 
-def test_a_disk_that_fills_up_on_the_way_keeps_what_is_there(
-    serve: Serve, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_on_the_way_keeps_what_is_there(serve: Serve, small_disk: Path) -> None:
     class Hog(Silent):
         def started(self, plan: Plan, resumed: int) -> None:  # noqa: ARG002 - as in `Progress`
             (small_disk / "other").write_bytes(bytes(700_000))
 
-    # As on a file system that can't give a file its blocks before they are written.
-    monkeypatch.setattr("ggufslice.io.sink.allocate", lambda *_: False)
     server = serve({"m.gguf": FILE})
     view = gs.open(server.url("m.gguf"), options=OPTIONS)
     with pytest.raises(gs.OutputError, match="No space left on device; make room and write again"):
@@ -140,6 +137,36 @@ def test_a_disk_that_fills_up_on_the_way_keeps_what_is_there(
     receipt = view.write(small_disk / "out.gguf")
     assert (small_disk / "out.gguf").read_bytes() == FILE
     assert check_accounts(receipt).resumed > 0
+
+
+def test_memory_is_told_from_disks(tmp_path: Path, small_disk: Path) -> None:
+    for folder in (small_disk, tmp_path, Path("/proc")):
+        kind = subprocess.run(["stat", "-f", "-c", "%T", folder], check=True, capture_output=True, text=True).stdout.strip()
+        assert in_memory(folder) == (kind == "tmpfs")
+    assert in_memory(small_disk)
+
+
+def test_blocks_are_asked_for_but_not_in_memory_while_receiving(
+    serve: Serve, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def allocate(_fd: int, _start: int, size: int) -> bool:
+        asked.append(size)
+        return True
+
+    monkeypatch.setattr("ggufslice.io.sink.allocate", allocate)
+    server = serve({"m.gguf": FILE})
+    (tmp_path / "m.gguf").write_bytes(FILE)
+    for memory, source, expected in (
+        (True, server.url("m.gguf"), []),
+        (False, server.url("m.gguf"), [len(FILE)]),
+        (True, tmp_path / "m.gguf", [len(FILE)]),
+    ):
+        monkeypatch.setattr("ggufslice.io.engine.in_memory", lambda _folder, memory=memory: memory)
+        gs.open(source).write(small_disk / "out.gguf", overwrite=True)
+        assert asked == expected
+        asked.clear()
 
 
 def test_a_disk_that_may_only_be_read_is_an_output_error(tmp_path: Path, small_disk: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from contextlib import suppress
+from pathlib import Path
 
-__all__ = ["FULL", "allocate"]
+__all__ = ["FULL", "allocate", "in_memory"]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What the system says when there is no room."""
@@ -32,4 +34,16 @@ def allocate(fd: int, start: int, size: int) -> bool:
     code = ctypes.get_errno()
     if code in FULL:
         raise OSError(code, os.strerror(code))
+    return False
+
+
+def in_memory(folder: Path) -> bool:
+    """Whether files in a folder are kept in memory alone; False where that can't be told."""
+    device = folder.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            mount, _, kind = line.partition(" - ")
+            if mount.split()[2] == number:
+                return kind.startswith("tmpfs ")
     return False

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ggufslice.errors import SourceError
+from ggufslice.io.allocation import in_memory
 from ggufslice.io.controller import Controller
 from ggufslice.io.copying import Copier
 from ggufslice.io.requests import Cursor, requests_for
@@ -36,6 +37,7 @@ __all__ = ["Engine"]
 
 _TICK = 0.1  # seconds between two looks at the rate
 _COPIERS = 2  # threads: while one writes, the other reads; a file takes one write at a time
+_LARGER = 16 << 20  # bytes; more than a connection receives at once
 
 
 @attrs.define
@@ -98,7 +100,8 @@ class Engine:
         try:
             async with asyncio.TaskGroup() as group:
                 beat = group.create_task(self._beat())
-                group.create_task(asyncio.to_thread(self.sink.allocate))
+                if local or not in_memory(self.sink.path.parent):
+                    group.create_task(asyncio.to_thread(self.sink.allocate))
                 await self._remap(tables)
                 await self._copy(local)
                 await self._fetch(remote)
@@ -174,6 +177,9 @@ class Engine:
 
     async def _fetch(self, copies: Sequence[tuple[Span, int]]) -> None:
         """Fetch remote spans, as many at a time as the controller says."""
+        # Chunks of a connection come and go. glibc gives blocks of that size back to the system at once, and takes new pages
+        # for the next, until it has seen a larger one freed (mallopt(3), M_MMAP_THRESHOLD). This one is never touched.
+        bytes(_LARGER)
         options = self.options
         queue = deque(requests_for(copies, options, self.jobs))
         running: dict[asyncio.Task[None], int] = {}

@@ -17,7 +17,7 @@ from ggufslice.errors import AuthError, RangeNotSupportedError, SourceChangedErr
 from ggufslice.io.address import basic_auth, escaped, follow, lifetime, origin_of, redacted, without_userinfo
 from ggufslice.io.reply import RETRIED, Part, check_reply
 from ggufslice.io.retry import Retry, names_no_host
-from ggufslice.io.sessions import session_for
+from ggufslice.io.sessions import receive_more, session_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -134,8 +134,8 @@ class HttpSource:
         response, part = await self._ask(start, stop, tally)
         if part is None:
             return
-        counts = tally.of(self.ref)
-        at = start
+        receive_more(response)
+        counts, at = tally.of(self.ref), start
         try:
             async for chunk in response.content.iter_any():
                 counts.received += len(chunk)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from ggufslice.io.http import HttpSource
     from ggufslice.io.sources import Source
 
-__all__ = ["Session", "close_sessions", "session_for"]
+__all__ = ["Session", "close_sessions", "receive_more", "session_for"]
 
 _Key = tuple[str, str, int]
+RECEIVED: Final = 2 << 20
+"""The most bytes of one receiving; a connection has at most twice as many in memory."""
 
 
 @attrs.frozen
@@ -123,6 +125,18 @@ def _route(origin: str) -> Route:
     headers = {} if auth is None else {"Proxy-Authorization": auth}
     # A tunnel is asked for with headers of its own; without one, the proxy reads those of the request.
     return Route(without_userinfo(proxy), headers, {} if parts.scheme == "https" else headers)
+
+
+def receive_more(response: aiohttp.ClientResponse) -> None:
+    """Let the event loop take more bytes at a time from a reply's connection than the 256 KiB that it would.
+
+    Where the network is faster than this program, far more are waiting, and each call costs: it acknowledges, which makes
+    the other side send. On loopback this saves a fifth of all CPU time. Loops and connections that don't offer it (uvloop,
+    TLS) stay as they are.
+    """
+    transport = response.connection and response.connection.transport
+    if isinstance(getattr(transport, "max_size", None), int):
+        transport.max_size = RECEIVED  # type: ignore[union-attr]  # of asyncio's own transports
 
 
 async def close_sessions(users: Iterable[Source]) -> None:

@@ -197,7 +197,8 @@ class Sink:
     def allocate(self) -> None:
         """Ask for the blocks of the partial files, until all are there or the sink is closed.
 
-        Meant to run beside the transfer: where the disk is memory, it takes a good part of the time that writing does.
+        Meant to run beside the transfer. Where the disk is memory, it takes a good part of the time that writing does: that
+        much is spared threads that copy, but an event loop only waits for its turn at the file.
 
         Raises
         ------
