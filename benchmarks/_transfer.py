@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 PORT = 18732
 EXPERTS = 64
+_NO_REPORTS = 11  # an order of pages that no machine has
 
 OURS = """
 import json, resource, sys, time
 import ggufslice as gs
-import ggufslice.ops, ggufslice.io.open, ggufslice.io.write, ggufslice.io.http, gguf  # modules are loaded once, whatever is cut
+# Modules are loaded once, whatever is cut.
+import ggufslice.ops, ggufslice.io.open, ggufslice.io.write, ggufslice.io.http, gguf
 def peak():  # not getrusage, which starts from the parent's
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) << 10
@@ -129,5 +131,12 @@ def report(name: str, ours: float, theirs: float, peer_name: str, reach: float, 
 
 
 def workspace() -> Path:
-    """Return where files of gigabytes go: memory, where there is a file system in it."""
+    """Return where files of gigabytes go: memory, where there is a file system in it.
+
+    Says so when this is a virtual machine that gives memory back to its host as soon as it is free: then a page that is used
+    anew costs a fault of the host, and the same program takes between one and three times as long.
+    """
+    order = Path("/sys/module/page_reporting/parameters/page_reporting_order")
+    if order.exists() and int(order.read_text()) < _NO_REPORTS:
+        print(f"free memory goes back to the host, which spoils figures; while measuring: echo {_NO_REPORTS} > {order}")
     return Path(os.environ.get("BENCH_DIR", "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"))  # noqa: S108
