@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import struct
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import attrs
@@ -11,11 +14,12 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from _views import opened
-from ggufslice.errors import FormatError, MetadataKeyError, TensorNotFoundError, UnsupportedCutError
+from ggufslice import ops
+from ggufslice.errors import FormatError, GGUFSliceError, MetadataKeyError, TensorNotFoundError, UnsupportedCutError
 from ggufslice.spans import Literal, SourceRef, Span
 from ggufslice.tensor import decode
 from ggufslice.tensor_types import TensorType
-from ggufslice.testing import TensorSpec, Typed, build_gguf
+from ggufslice.testing import TensorSpec, Typed, build_gguf, synthetic
 from ggufslice.values import Record
 from ggufslice.view import GGUF, Metadata, Tensor
 
@@ -228,9 +232,26 @@ def test_pipe_takes_any_callable_and_records_a_foreign_one() -> None:
         ("nextn_predict_layers", "two"),
         ("expert_count", Typed([4], "arr", "u32")),
         ("expert_used_count", True),
+        ("expert_used_count", Typed([2, -1], "arr", "i32")),
+        ("expert_used_count", Typed(["two"], "arr", "str")),
     ],
 )
 def test_counts_that_can_not_be_are_refused_before_anything_is_counted(key: str, value: Any) -> None:
     view = opened(build_gguf({"general.architecture": "llama", f"llama.{key}": value}, [TensorSpec("a", (8,))]))
     with pytest.raises(FormatError, match=rf"model\.gguf: llama\.{key} is .*, not a whole number from 0 to 65536"):
         _ = (view.block_count, view.nextn_count, view.expert_count, view.expert_used_count)
+
+
+@pytest.mark.parametrize("architecture", ["qwen3moe", "deepseek2", "gemma3", "gpt-oss"])
+def test_no_value_of_the_wrong_type_ends_in_an_error_that_is_not_ours(architecture: str) -> None:
+    metadata, tensors = synthetic(architecture, layers=4, experts=4)
+    cuts = (ops.select_experts([0, 1, 2]), ops.drop_layers([1]))
+    refused = 0
+    for key, (value, cut) in product(metadata, product(["text", 1.5, -3, True, [1, 2], ["a"], 0, 1 << 31], cuts)):
+        with suppress(struct.error):  # a value that the writer can't write
+            view = opened(build_gguf(metadata | {key: value}, tensors))
+            try:
+                view.pipe(cut).plan()
+            except GGUFSliceError:
+                refused += 1
+    assert refused > 50

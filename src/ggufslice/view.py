@@ -157,13 +157,16 @@ class GGUF(Mapping[str, Tensor]):
         return self.metadata.get(self.key(suffix), default)
 
     def _count(self, suffix: str) -> int:
-        value = self.hparam(suffix, 0)
+        value: int = self.hparam(suffix, 0)
+        self._check_count(suffix, value)
+        return value
+
+    def _check_count(self, suffix: str, value: Any) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_COUNT:
             raise FormatError(
                 f"{source_name(self)}: {self.key(suffix)} is {value!r} ({self.metadata.type(self.key(suffix))}), not a "
                 f"whole number from 0 to {_MAX_COUNT}"
             )
-        return value
 
     @property
     def block_count(self) -> int:
@@ -183,8 +186,10 @@ class GGUF(Mapping[str, Tensor]):
     @property
     def expert_used_count(self) -> int | list[int]:
         """Experts that a token goes through: ``{arch}.expert_used_count``; a list where it differs by layer."""
-        used = self.hparam("expert_used_count", 0)
-        return used if isinstance(used, list) else self._count("expert_used_count")
+        used: int | list[int] = self.hparam("expert_used_count", 0)
+        for count in used if isinstance(used, list) else [used]:
+            self._check_count("expert_used_count", count)
+        return used
 
     @property
     def n_params(self) -> int:

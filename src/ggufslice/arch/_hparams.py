@@ -119,7 +119,7 @@ class Hparams:
     def head_dims(self) -> tuple[int, int, int]:
         """Length of a key, of a value and of what rope turns; 0 where block 0 has no heads (src/llama-model.cpp:1437)."""
         heads = self.at("attention.head_count", 0, 0)
-        if not heads:
+        if not isinstance(heads, int) or not heads:
             return 0, 0, 0
         width = self.number("embedding_length") // heads
         key = self.get("attention.key_length", width)
