@@ -10,9 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
+    "blocks_by_count",
     "bytes_text",
     "count_text",
     "counted",
@@ -85,6 +86,16 @@ def _each(numbers: Iterable[int]) -> list[str]:
 def ranges_text(numbers: Iterable[int]) -> str:
     """Return numbers in ascending order as words of a message, neighbours joined: ``0-11, 92``."""
     return ", ".join(_each(sorted(numbers)))
+
+
+def blocks_by_count(counts: Mapping[int, int]) -> str:
+    """Return which blocks have how many of something as words of a message: ``4 in blocks 0-1; 3 in block 2``."""
+    by_count: dict[int, list[int]] = {}
+    for block, count in counts.items():
+        by_count.setdefault(count, []).append(block)
+    return "; ".join(
+        f"{count} in block{'s' if len(blocks) > 1 else ''} {ranges_text(blocks)}" for count, blocks in by_count.items()
+    )
 
 
 def numbers_text(numbers: Iterable[int], most: int = _SHOWN_RUNS) -> str:

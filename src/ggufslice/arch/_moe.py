@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ggufslice.errors import UnsupportedCutError
+from ggufslice.units import blocks_by_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -267,20 +268,9 @@ def regroup(view: GGUF, kept: Mapping[int, Sequence[int]]) -> Groups | None:
     counts = {number: len(groups) for number, groups in left.items()}
     if len(set(counts.values())) > 1:
         raise UnsupportedCutError(
-            f"blocks keep experts of different numbers of groups ({_by_value(counts)}), but the model has one number for "
-            "all; keep as many groups in each block, or in Python pass groups='reset'"
+            f"blocks keep experts of different numbers of groups ({blocks_by_count(counts)}), but the model has one number "
+            "for all; keep as many groups in each block, or in Python pass groups='reset'"
         )
     groups_left = next(iter(counts.values()))
     experts_left = len(next(iter(kept.values())))
     return None if groups_left <= used or experts_left == groups_left else Groups(groups_left, used)
-
-
-def _by_value(counts: Mapping[int, int]) -> str:
-    """Say which blocks have which number: ``4 in blocks 0, 1; 3 in block 2``."""
-    by_value: dict[int, list[int]] = {}
-    for number, count in counts.items():
-        by_value.setdefault(count, []).append(number)
-    return "; ".join(
-        f"{count} in block{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-        for count, numbers in by_value.items()
-    )

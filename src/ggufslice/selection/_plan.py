@@ -13,7 +13,7 @@ import numpy as np
 from ggufslice.errors import FormatError, SourceError, UnsupportedCutError
 from ggufslice.selection._imatrix import WAYS, scores
 from ggufslice.selection._rules import Rule, expert_ids, positive, whole
-from ggufslice.units import ranges_text
+from ggufslice.units import blocks_by_count, ranges_text
 from ggufslice.view import GGUF, source_name
 
 if TYPE_CHECKING:
@@ -303,13 +303,11 @@ class ExpertPlan:
 
 
 def _same_count(ids: Mapping[int, Sequence[int]]) -> None:
-    by_count: dict[int, list[int]] = {}
-    for block, chosen in ids.items():
-        by_count.setdefault(len(chosen), []).append(block)
-    if len(by_count) > 1:
-        said = "; ".join(f"{count} in block{_s(blocks)} {ranges_text(blocks)}" for count, blocks in by_count.items())
+    counts = {block: len(chosen) for block, chosen in ids.items()}
+    if len(set(counts.values())) > 1:
         raise UnsupportedCutError(
-            f"blocks keep different numbers of experts ({said}), but expert_count is one number for the whole model"
+            f"blocks keep different numbers of experts ({blocks_by_count(counts)}), but expert_count is one number for the "
+            "whole model"
         )
 
 
