@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-_TICK = 0.1  # seconds between two looks at the rate
+_TICK = 0.05  # seconds between two looks at the rate
 _COPIERS = 2  # threads: while one writes, the other reads; a file takes one write at a time
 _LARGER = 16 << 20  # bytes; more than a connection receives at once
 
@@ -57,7 +57,7 @@ class Engine:
     jobs
         The most requests at a time.
     pulse
-        Called in another thread a few times a second: saves the state and shows it.
+        Called in another thread many times a second: saves the state and shows it.
     """
 
     sink: Sink
