@@ -728,13 +728,17 @@ def test_a_write_that_only_lacked_the_renames_is_finished_without_fetching(serve
     assert same(gs.open(first), view)
 
 
-def test_a_finished_write_whose_file_was_deleted_is_made_again(model: Path, out: Path) -> None:
-    view = gs.open(model)
+def write_and_leave_the_journal(view: gs.GGUF, out: Path) -> None:
+    """Write as a process does that ends between the rename and the removal of the journal."""
     real = Path.unlink
     with pytest.MonkeyPatch.context() as patch:
-        # The process ends between the rename and the removal of the journal.
         patch.setattr(Path, "unlink", lambda self, **k: None if self.suffix == ".journal" else real(self, **k))
         view.write(out)
+
+
+def test_a_finished_write_whose_file_was_deleted_is_made_again(model: Path, out: Path) -> None:
+    view = gs.open(model)
+    write_and_leave_the_journal(view, out)
     assert leftovers(out.parent) == ["out.gguf.part.journal"]
     out.unlink()
     view.write(out)
@@ -744,11 +748,7 @@ def test_a_finished_write_whose_file_was_deleted_is_made_again(model: Path, out:
 
 def test_a_journal_that_outlived_its_result_does_not_hinder_another_one(model: Path, out: Path) -> None:
     view = gs.open(model)
-    real = Path.unlink
-    with pytest.MonkeyPatch.context() as patch:
-        # The process ends between the rename and the removal of the journal.
-        patch.setattr(Path, "unlink", lambda self, **k: None if self.suffix == ".journal" else real(self, **k))
-        view.write(out)
+    write_and_leave_the_journal(view, out)
     other = view.pipe(gs.set_metadata({"general.name": "another"}))
     with pytest.raises(gs.OutputError, match="exists"):
         other.write(out)

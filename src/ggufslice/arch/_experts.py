@@ -73,10 +73,9 @@ def _state(view: GGUF) -> Iterator[Finding]:
 
 
 def _counts(view: GGUF) -> Iterator[Finding]:
-    n, used, key = view.expert_count, view.expert_used_count, view.key("expert_used_count")
+    n, by_layer, key = view.expert_count, _used(view), view.key("expert_used_count")
     if n > _MAX_EXPERTS:
         yield Finding(f"{n} experts are more than the {_MAX_EXPERTS} that llama.cpp takes")
-    by_layer = used if isinstance(used, list) else [used]
     most = max(by_layer, default=0)
     if most > n:
         yield Finding(f"{key} = {most}, but a layer keeps {counted(n, 'expert')}", f"add {_use(n)} or a lower number")
@@ -84,6 +83,12 @@ def _counts(view: GGUF) -> Iterator[Finding]:
         yield Finding(f"{key} is 0 or not there, but layers have {counted(n, 'expert')}", f"add {_use('N')}")
     if len(set(by_layer)) > 1 and view.architecture not in PER_LAYER_USED:
         yield Finding(f"{key} differs between layers, which llama.cpp gets wrong in {view.architecture}", f"add {_use('N')}")
+
+
+def _used(view: GGUF) -> list[int]:
+    """Return how many experts a token goes through: of each layer, or the one number for all."""
+    used = view.expert_used_count
+    return used if isinstance(used, list) else [used]
 
 
 def _use(n: int | str) -> str:
@@ -97,8 +102,7 @@ def _groups(view: GGUF) -> Iterator[Finding]:
     if n and count >= n:
         yield Finding(f"{view.key(GROUP_KEYS[0])} = {count} must be below the {n} experts", "remove both group keys")
     elif count > 1:
-        routed = view.expert_used_count
-        most = max(routed) if isinstance(routed, list) else routed
+        most = max(_used(view), default=0)
         if n % count:
             yield Finding(f"{n} experts can't be split into {count} groups", "keep as many experts of each group")
         if not 0 < used < count:
@@ -115,8 +119,7 @@ def _groups(view: GGUF) -> Iterator[Finding]:
 
 def _tables(view: GGUF, blocks: dict[int, MoEBlock]) -> Iterator[Finding]:
     """Yield what the used count contradicts: adjugate experts, tables of ids, implied widths."""
-    used = view.expert_used_count
-    most = max(used) if isinstance(used, list) else used
+    most = max(_used(view), default=0)
     adjugate = {tensor.ne[-1] for block in blocks.values() for tensor in block.chunked.values()}
     if adjugate and min(adjugate) < most:
         yield Finding(
@@ -201,8 +204,7 @@ def _lost_groups(view: GGUF) -> bool:
     count, most = (int(base.hparam(key, 0)) for key in GROUP_KEYS)
     size = base.expert_count // count
     left = {i // size for i in next(iter(view.lineage.experts.values()))}
-    used = view.expert_used_count
-    return len(left) > most and (max(used) if isinstance(used, list) else used) > most
+    return len(left) > most and max(_used(view), default=0) > most
 
 
 def _order(view: GGUF) -> Iterator[Finding]:
